@@ -1,0 +1,39 @@
+"""uncollapse finds and explains attention collapse in Transformers and tells what is known to help."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import metrics as metrics
+    from .attention import AttentionOnly as AttentionOnly
+    from .attention import HiddenState as HiddenState
+    from .attention import ScoreRule as ScoreRule
+    from .attention import hopfield_attention as hopfield_attention
+
+__version__ = "0.1.0"
+
+_ROOM_OF = {  # public name -> the room it lives in, imported on first use
+    "AttentionOnly": "attention",
+    "HiddenState": "attention",
+    "ScoreRule": "attention",
+    "hopfield_attention": "attention",
+}
+_ROOMS = ("metrics",)
+
+__all__ = ["AttentionOnly", "HiddenState", "ScoreRule", "__version__", "hopfield_attention", "metrics"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
+    if name in _ROOM_OF:
+        value = getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,173 @@
+"""hopfield_attention(): checks its arguments, picks a backend, runs one layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .reference import reference_attention
+from .rule import ScoreRule, Start
+from .state import HiddenState, score_dtype
+
+BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
+    "reference": reference_attention,
+}
+
+
+def hopfield_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: HiddenState | None = None,
+    alpha_hidden: float = 0.5,
+    start: Start = "zero",
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    rule: ScoreRule | None = None,
+    backend: str = "auto",
+    window: int | None = None,
+    depth: int | None = None,
+) -> tuple[Tensor, HiddenState]:
+    """One layer of attention whose scores are inherited from the layer before.
+
+        H_n = alpha' H_{n-1} + (1 - alpha') scale Q K^T,    out = softmax(H_n) V
+
+    The arguments that `torch.nn.functional.scaled_dot_product_attention` has mean the same here.
+
+    Args:
+        q: queries (B, H, Q, D).
+        k: keys (B, G, K, D); G = H, or with `enable_gqa` a divisor of H.
+        v: values (B, G, K, Dv).
+        state: what the previous layer returned; None in the first layer.
+        alpha_hidden: alpha', the weight of the inherited scores.
+        start: the first layer's scores: "zero" takes H_0 = 0, "raw" takes H_1 = S_1.
+        attn_mask: broadcastable to (B, H, Q, K). Bool: True may be seen. Float: added to the scores.
+            It acts on this layer's softmax only; the carried scores stay unmasked.
+        is_causal: query i sees keys 1 .. i; needs Q = K and no `attn_mask`.
+        scale: of Q K^T, 1/sqrt(D) by default; may differ from layer to layer.
+        dropout_p: probability with which an attention weight is dropped.
+        enable_gqa: allow fewer key/value heads than query heads.
+        rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
+        backend: "auto" or one of the names in `BACKENDS`. A state goes on with its own backend.
+        window: for a backend that keeps past layers: how many.
+        depth: how many layers will follow one another, a hint for "auto".
+
+    Returns:
+        The output (B, H, Q, Dv) and the state to hand to the next layer. A query that sees no key gives zeros.
+
+    >>> import torch, uncollapse as uc
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 4)
+    >>> out, state = uc.hopfield_attention(q, k, v, is_causal=True)  # layer 1
+    >>> out, state = uc.hopfield_attention(q, k, v, state, is_causal=True)  # layer 2 inherits
+    >>> out.shape, state.layer
+    (torch.Size([1, 2, 5, 4]), 2)
+    """
+    rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
+    if not callable(getattr(rule, "coefficients", None)):
+        raise ValueError(f"rule must be a ScoreRule such as ScoreRule.realformer(), got {rule!r}.")
+    _check_tensors(q, k, v, enable_gqa)
+    _check_mask(q, k, attn_mask, is_causal)
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
+    if state is not None:
+        _check_state(state, q, k)
+    attend = BACKENDS[_choose_backend(backend, state, window)]
+    keep, take = rule.coefficients(1 if state is None else state.layer + 1)
+    return attend(
+        q,
+        k,
+        v,
+        state,
+        keep=keep,
+        take=take,
+        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+    )
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} must have four dimensions (batch, heads, tokens, size), got {_shape(tensor)}.")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {tensor.dtype}.")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise ValueError(
+                f"q, k and v must share dtype and device, got {q.dtype} on {q.device} for q "
+                f"and {tensor.dtype} on {tensor.device} for {name}."
+            )
+    if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
+        raise ValueError(f"k must have the batch and head size of q, got q {_shape(q)} and k {_shape(k)}.")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v must have the batch, heads and tokens of k, got k {_shape(k)} and v {_shape(v)}.")
+    heads, groups = q.shape[1], k.shape[1]
+    if heads != groups and not enable_gqa:
+        raise ValueError(f"q has {heads} heads and k has {groups}; pass enable_gqa=True for grouped heads.")
+    if groups == 0 or heads % groups:
+        raise ValueError(f"the {heads} query heads must be a multiple of the {groups} key/value heads.")
+
+
+def _check_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> None:
+    queries, keys = q.shape[2], k.shape[2]
+    if is_causal and queries != keys:
+        raise ValueError(
+            f"is_causal=True needs as many queries as keys, got {queries} and {keys}; "
+            "pass the rows you mean as attn_mask instead."
+        )
+    if attn_mask is None:
+        return
+    if is_causal:
+        raise ValueError("attn_mask and is_causal=True cannot go together; put the causal part into attn_mask.")
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}.")
+    full = (*q.shape[:3], keys)
+    try:
+        fits = torch.broadcast_shapes(attn_mask.shape, full) == full
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"attn_mask of shape {_shape(attn_mask)} does not broadcast to {full} (B, H, Q, K).")
+
+
+def _check_state(state: HiddenState, q: Tensor, k: Tensor) -> None:
+    if not isinstance(state, HiddenState):
+        raise ValueError(f"state must be the HiddenState of the previous layer or None, got {type(state).__name__}.")
+    expected: dict[str, Any] = {
+        "shape": (*q.shape[:3], k.shape[2]),
+        "dtype": score_dtype(q.dtype),
+        "device": q.device,
+    }
+    for name, value in expected.items():
+        if getattr(state, name) != value:
+            raise ValueError(
+                f"this layer needs a state of {name} {value}, got {getattr(state, name)}; "
+                "pass the state of the previous layer of the same forward pass, or None in the first layer."
+            )
+
+
+def _choose_backend(backend: str, state: HiddenState | None, window: int | None) -> str:
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(('auto', *BACKENDS))}, got {backend!r}.")
+    if window is not None:
+        raise ValueError(f"window goes with a backend that keeps past layers, not with {backend!r}.")
+    if state is None:
+        return "reference" if backend == "auto" else backend
+    if backend not in ("auto", state.backend):
+        raise ValueError(
+            f"the state was made by backend {state.backend!r} and cannot go on with {backend!r}; "
+            "use one backend in all layers."
+        )
+    return state.backend
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

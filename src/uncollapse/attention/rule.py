@@ -1,0 +1,74 @@
+"""ScoreRule: how attention scores are inherited from layer to layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Start = Literal["zero", "raw"]
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    """One recursion of pre-softmax scores over the layers n = 1, 2, ...
+
+        H_n = keep H_{n-1} + take S_n,    S_n = scaled Q_n K_n^T
+
+    Use a named rule: `hopfield`, `self_attention`, `realformer` or `revit`.
+
+    >>> ScoreRule.hopfield(0.5).coefficients(1)
+    (0.0, 0.5)
+    >>> ScoreRule.realformer().coefficients(7)
+    (1.0, 1.0)
+    """
+
+    name: str
+    keep: float
+    take: float
+    start: Start = "raw"  # layer 1 has no H_0: "zero" gives H_1 = take S_1, "raw" gives H_1 = S_1
+    mean: bool = False  # H_n is the mean of S_1 .. S_n; keep and take are not used
+    alpha: float = 0.0  # the visible skip that belongs to the rule, used where none is given
+
+    def __post_init__(self) -> None:
+        if self.start not in get_args(Start):
+            raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}.")
+        for name in ("keep", "take", "alpha"):
+            check_share(name, getattr(self, name))
+
+    @classmethod
+    def hopfield(cls, alpha_hidden: float = 0.5, start: Start = "zero") -> ScoreRule:
+        """Modern Hopfield Attention (Eq. 54): H_n = alpha' H_{n-1} + (1 - alpha') S_n."""
+        check_share("alpha_hidden", alpha_hidden)
+        return cls("hopfield", keep=alpha_hidden, take=1.0 - alpha_hidden, start=start, alpha=0.5)
+
+    @classmethod
+    def self_attention(cls) -> ScoreRule:
+        """Ordinary attention: H_n = S_n, nothing is inherited."""
+        return cls("self_attention", keep=0.0, take=1.0)
+
+    @classmethod
+    def realformer(cls, mean: bool = False) -> ScoreRule:
+        """RealFormer (He et al., 2020): H_n = H_{n-1} + S_n, or the running mean of the scores."""
+        return cls("realformer", keep=1.0, take=1.0, mean=mean)
+
+    @classmethod
+    def revit(cls, gate: float = 0.5) -> ScoreRule:
+        """ReViT (Diko et al., 2024): H_n = (1 - gate) H_{n-1} + gate S_n, started with H_1 = S_1."""
+        check_share("gate", gate)
+        return cls("revit", keep=1.0 - gate, take=gate)
+
+    def coefficients(self, n: int) -> tuple[float, float]:
+        """(keep, take) of layer n = 1, 2, ...; keep of layer 1 is 0."""
+        if n < 1:
+            raise ValueError(f"layers are counted from 1, got layer {n}.")
+        if n == 1:
+            return 0.0, self.take if self.start == "zero" else 1.0
+        if self.mean:
+            return (n - 1) / n, 1 / n
+        return self.keep, self.take
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise unless `value` is a number from 0 to 1."""
+    if not 0.0 <= value <= 1.0:  # also refuses NaN
+        raise ValueError(f"{name} must lie in [0, 1], got {value}.")

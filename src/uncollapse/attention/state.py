@@ -1,0 +1,47 @@
+"""HiddenState: what one attention layer hands to the next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+class HiddenState(ABC):
+    """The hidden state H_n of one forward pass after layer n; returned by `hopfield_attention`.
+
+    Each backend has its own form of it; all of them answer the same questions. It is an explicit
+    value: nothing about a forward pass is kept anywhere else.
+
+    >>> import torch, uncollapse as uc
+    >>> q = k = v = torch.randn(1, 2, 5, 4)
+    >>> out, state = uc.hopfield_attention(q, k, v)
+    >>> state.layer, state.shape, state.backend
+    (1, (1, 2, 5, 5), 'reference')
+    """
+
+    backend: ClassVar[str]
+
+    def __init__(self, layer: int, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        self.layer = layer  # n: how many layers this state has gone through
+        self.shape = shape  # (B, H, Q, K)
+        self.dtype = dtype  # of the scores: float32 for bfloat16 and float16 inputs
+        self.device = device
+
+    @abstractmethod
+    def scores(self) -> Tensor:
+        """H_n, scaled and unmasked: (B, H, Q, K)."""
+
+    @abstractmethod
+    def clone(self) -> HiddenState:
+        """A state of its own that stays usable whatever happens to this one."""
+
+    def __repr__(self) -> str:
+        return f"HiddenState(layer={self.layer}, shape={self.shape}, dtype={self.dtype}, backend={self.backend!r})"
+
+
+def score_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which scores are carried: at least float32."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,51 @@
+"""The command line: `uncollapse COMMAND ...`, one file a command."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from uncollapse import __version__
+
+COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
+    "demo": "watch tokens collapse with depth, and what keeps them apart",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the console script `uncollapse`."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"uncollapse {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}."
+        print(f"uncollapse: unknown command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    code: int = import_module(f".{name}", __name__).COMMAND.main(rest)
+    return code
+
+
+def usage() -> str:
+    """The text of `uncollapse --help`."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: uncollapse COMMAND [options]",
+            "",
+            "Finds and explains attention collapse in Transformers, and tells what is known to help.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "uncollapse COMMAND --help shows the options of a command and an example.",
+        ]
+    )
