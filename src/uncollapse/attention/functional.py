@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .reference import reference_attention
-from .rule import ScoreRule, Start
+from .rule import ScoreRule, Start, chosen_rule
 from .state import HiddenState, score_dtype
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
@@ -69,9 +70,10 @@ def hopfield_attention(
     >>> out.shape, state.layer
     (torch.Size([1, 2, 5, 4]), 2)
     """
-    rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
-    if not callable(getattr(rule, "coefficients", None)):
-        raise ValueError(f"rule must be a ScoreRule such as ScoreRule.realformer(), got {rule!r}.")
+    rule = chosen_rule(rule, alpha_hidden, start)
+    autocast_dtype = _autocast_dtype(q.device.type)
+    if autocast_dtype is not None:  # take the region's dtype as SDPA does; scores are carried in float32 all the same
+        q, k, v = (t if t.dtype == torch.float64 else t.to(autocast_dtype) for t in (q, k, v))
     _check_tensors(q, k, v, enable_gqa)
     _check_mask(q, k, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
@@ -80,18 +82,26 @@ def hopfield_attention(
         _check_state(state, q, k)
     attend = BACKENDS[_choose_backend(backend, state, window)]
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
-    return attend(
-        q,
-        k,
-        v,
-        state,
-        keep=keep,
-        take=take,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-    )
+    with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
+        return attend(
+            q,
+            k,
+            v,
+            state,
+            keep=keep,
+            take=take,
+            scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            dropout_p=dropout_p,
+        )
+
+
+def _autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype of the autocast region this runs in, if any."""
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
@@ -152,9 +162,14 @@ def _check_state(state: HiddenState, q: Tensor, k: Tensor) -> None:
             )
 
 
-def _choose_backend(backend: str, state: HiddenState | None, window: int | None) -> str:
+def check_backend(backend: str) -> None:
+    """Raise unless there is a backend of this name."""
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(('auto', *BACKENDS))}, got {backend!r}.")
+
+
+def _choose_backend(backend: str, state: HiddenState | None, window: int | None) -> str:
+    check_backend(backend)
     if window is not None:
         raise ValueError(f"window goes with a backend that keeps past layers, not with {backend!r}.")
     if state is None:

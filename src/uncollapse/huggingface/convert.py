@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
-from uncollapse.attention.rule import ScoreRule, Start, check_share
+from uncollapse.attention.rule import ScoreRule, Start, check_share, chosen_rule
 
 from .families import family_of, layers_of
 from .hooks import CONFIG_KEY, Settings, conversion_of, place, remove
@@ -48,7 +48,7 @@ def convert(
     >>> model(torch.tensor([[1, 2, 3]])).logits.shape
     torch.Size([1, 3, 16])
     """
-    rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
+    rule = chosen_rule(rule, alpha_hidden, start)
     settings = Settings(rule, rule.alpha if alpha is None else alpha, backend)
     inner = transformers_model(model)
     if inner.name_or_path and (settings.alpha > 0 or rule.coefficients(2) != (0.0, 1.0)):
