@@ -1,5 +1,7 @@
 """Models outside the table: converted after a trial run, or refused with a sentence and left as they were."""
 
+import sys
+
 import pytest
 import torch
 import transformers as hf
@@ -88,8 +90,8 @@ REFUSED = {
                 num_conv_pos_embedding_groups=4,
             )
         ),
-        "Wav2Vec2Model cannot be converted: its input 'input_values' is neither token ids nor images, so it cannot be "
-        "tested.",
+        "Wav2Vec2Model cannot be converted: its input 'input_values' is neither plain token ids nor images, so it "
+        "cannot be tested.",
     ),
 }
 
@@ -116,6 +118,35 @@ def test_what_cannot_be_converted_is_refused_and_left_alone(builder, sentence):
     assert str(error.value) == sentence
     assert footprint(model) == before
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_refused_second_conversion_leaves_the_first(monkeypatch):
+    model, inputs = uc.convert(build("gpt2"), 0.4, 0.6), batch("gpt2")
+    wanted = logits(model, **inputs)
+
+    def refuse(model):
+        raise ValueError("refused")
+
+    monkeypatch.setattr(sys.modules["uncollapse.huggingface.convert"], "check_convertible", refuse)
+    with pytest.raises(ValueError, match="refused"):
+        uc.convert(model, 0.0, 0.0)
+    assert torch.equal(logits(model, **inputs), wanted)
+
+
+def test_a_rule_that_could_not_be_saved_is_refused():
+    class Alternating(uc.ScoreRule):
+        def coefficients(self, n):
+            return (0.0, 1.0) if n % 2 else (0.5, 0.5)
+
+    with pytest.raises(ValueError, match="Alternating cannot be written to a config"):
+        uc.convert(build("gpt2"), rule=Alternating("alternating", keep=0.5, take=0.5))
+
+
+def test_numbers_of_numpy_can_be_saved(tmp_path):
+    import numpy as np
+
+    uc.convert(build("gpt2"), np.float32(0.5), np.float32(0.25)).save_pretrained(tmp_path)
+    assert uc.from_pretrained(tmp_path).config.uncollapse["rule"]["keep"] == 0.25
 
 
 def test_a_model_spread_over_devices_is_refused():

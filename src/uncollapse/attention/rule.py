@@ -35,6 +35,7 @@ class ScoreRule:
             raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}.")
         for name in ("keep", "take", "alpha"):
             check_share(name, getattr(self, name))
+            object.__setattr__(self, name, float(getattr(self, name)))  # also of numpy's numbers, which JSON refuses
 
     @classmethod
     def hopfield(cls, alpha_hidden: float = 0.5, start: Start = "zero") -> ScoreRule:

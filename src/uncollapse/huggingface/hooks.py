@@ -32,6 +32,8 @@ class Settings:
     def __init__(self, rule: ScoreRule, alpha: float, backend: str) -> None:
         check_share("alpha", alpha)
         check_backend(backend)
+        if type(rule) is not ScoreRule:
+            raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
         self.rule, self.alpha, self.backend = rule, float(alpha), backend
 
     def to_config(self) -> dict[str, Any]:
