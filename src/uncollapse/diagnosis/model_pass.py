@@ -184,10 +184,11 @@ def find_blocks(model: PreTrainedModel) -> list[nn.Module]:
     family = family_of(model)
     if family is not None:
         return blocks_of(model, family)
-    lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len({type(c) for c in m}) == 1]
-    if not lists:
+    lists = [list(module) for module in model.base_model.modules() if isinstance(module, nn.ModuleList)]
+    alike = [blocks for blocks in lists if len({type(block) for block in blocks}) == 1]
+    if not alike:
         raise ValueError(f"no attention was found in {type(model).__name__}: it has no list of blocks.")
-    return list(max(lists, key=lambda blocks: len(blocks)))
+    return max(alike, key=len)
 
 
 def _measure_weights(model: PreTrainedModel, observer: Observer) -> None:

@@ -14,6 +14,9 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
 
+from .summary import summary
+from .verdicts import Verdict, judge
+
 FORMAT = 1  # of saved diagnoses
 
 
@@ -37,10 +40,8 @@ class Diagnosis:
     not_finite: int | None = None  # the first layer with NaN or inf
 
     @property
-    def verdicts(self) -> list[Any]:
+    def verdicts(self) -> list[Verdict]:
         """What the numbers mean; see `verdicts.py` for the thresholds."""
-        from .verdicts import judge
-
         return judge(self)
 
     @property
@@ -122,8 +123,6 @@ class Diagnosis:
         )
 
     def __str__(self) -> str:
-        from .summary import summary
-
         return summary(self)
 
     __repr__ = __str__
