@@ -1,8 +1,9 @@
 """One streaming pass of a model over data: where and how its attention collapses."""
 
+from .callback import DiagnoseCallback
 from .model_pass import diagnose
 from .observer import Observer
 from .result import Diagnosis
 from .verdicts import Verdict
 
-__all__ = ["Diagnosis", "Observer", "Verdict", "diagnose"]
+__all__ = ["DiagnoseCallback", "Diagnosis", "Observer", "Verdict", "diagnose"]
