@@ -57,11 +57,15 @@ def run(settings: Settings) -> int:
 
 
 def _measure(settings: Settings) -> Any:
+    from transformers.utils.logging import disable_progress_bar
+
     from uncollapse.diagnosis import diagnose
     from uncollapse.diagnosis.data import load_batches
 
     for library in ("transformers", "huggingface_hub"):  # what they would say is said in one sentence of our own
         logging.getLogger(library).setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # type: ignore[no-untyped-call]
     model = load_model(settings.model, settings.architecture)
     batches = None
     if settings.data is not None:
