@@ -100,7 +100,7 @@ class Command(Generic[S]):
                     f"did you mean --{near[0]}?" if near else f"the options are {', '.join('--' + k for k in known)}."
                 )
                 return f"unknown option {key}; {hint}"
-        value = re.search(r'Parser key "(\w+)":.*Got value: (.*)', message, flags=re.DOTALL)
+        value = re.search(r'Parser key "(\w+)":.*(?:Got|Given) value: (.*)', message, flags=re.DOTALL)
         if value:
             hint = get_type_hints(self.settings)[value[1]]
             return f"--{value[1]} must be {_describe(hint)}, got {value[2].strip()!r}."
