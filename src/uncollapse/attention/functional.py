@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .carried import carried_attention
 from .reference import reference_attention
 from .rule import ScoreRule, Start
 from .state import HiddenState, score_dtype
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
     "reference": reference_attention,
+    "carried": carried_attention,
 }
 
 
