@@ -19,7 +19,7 @@ SLACK = 1.5  # a free block may be this many times larger than what is asked for
 IDLE_REQUESTS = 64  # a block that was free for this many requests, and four times as many as there are blocks, is freed
 
 
-@dataclass
+@dataclass(eq=False)
 class _Block:
     memory: Tensor  # bytes
     last_used: int  # the request that took it last
