@@ -53,7 +53,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, old: Tensor | None, new: Tensor, st
             TILE,
         )
         return out, logsumexp
-    with _full_precision(q):
+    with full_precision(q):
         return _torch_forward(q, k, v, old, new, step), q.new_empty(0, dtype=new.dtype)
 
 
@@ -96,11 +96,11 @@ def backward(
             TILE,
         )
         return dq, dk, dv
-    with _full_precision(q):
+    with full_precision(q):
         return _torch_backward(grad_out, grad_hidden, q, k, v, out, hidden, grad_old, grad_mask, step)
 
 
-def _full_precision(q: Tensor) -> torch.autocast:
+def full_precision(q: Tensor) -> torch.autocast:
     """Scores are carried in float32: autocast must not shorten the products."""
     return torch.autocast(q.device.type, enabled=False)
 

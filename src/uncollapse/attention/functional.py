@@ -12,11 +12,13 @@ from torch import Tensor
 from .carried import carried_attention
 from .reference import reference_attention
 from .rule import ScoreRule, Start
+from .stacked import stacked_attention
 from .state import HiddenState, score_dtype
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
     "reference": reference_attention,
     "carried": carried_attention,
+    "stacked": stacked_attention,
 }
 
 

@@ -48,3 +48,38 @@ def _carried_backward(
     tile: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+@torch.library.register_fake("uncollapse_native::stacked_forward")
+def _stacked_forward(
+    qs: list[Tensor],
+    ks: list[Tensor],
+    v: Tensor,
+    weights: list[float],
+    mask: Tensor | None,
+    causal: bool,
+    dropout_p: float,
+    seed: int,
+    tile: int,
+) -> tuple[Tensor, Tensor]:
+    batch, heads, queries, _ = qs[0].shape
+    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    return out, v.new_empty(batch, heads, queries, dtype=torch.float32)
+
+
+@torch.library.register_fake("uncollapse_native::stacked_backward")
+def _stacked_backward(
+    grad_out: Tensor,
+    qs: list[Tensor],
+    ks: list[Tensor],
+    v: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    weights: list[float],
+    mask: Tensor | None,
+    causal: bool,
+    dropout_p: float,
+    seed: int,
+    tile: int,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    return torch.empty_like(v), [torch.empty_like(q) for q in qs], [torch.empty_like(k) for k in ks]

@@ -430,6 +430,164 @@ std::tuple<Tensor, Tensor, Tensor> carried_backward(
   return {dq.to(dtype), sum_groups(dk, groups).to(dtype), sum_groups(dv, groups).to(dtype)};
 }
 
+// ---- stacked --------------------------------------------------------------------------------------------------------
+
+struct Stack {  // the layers whose sum is H_n, side by side along the head size: one product makes their sum
+  std::vector<Tensor> qs, ks;
+  std::vector<double> weights;
+  int64_t size, heads, shared;
+
+  Stack(at::TensorList q_list, at::TensorList k_list, at::ArrayRef<double> w) : weights(w.begin(), w.end()) {
+    TORCH_CHECK(!q_list.empty() && q_list.size() == k_list.size() && q_list.size() == w.size(), "one weight a layer");
+    for (const Tensor& q : q_list) qs.push_back(as_float(q));
+    for (const Tensor& k : k_list) ks.push_back(as_float(k));
+    size = qs[0].size(3);
+    heads = qs[0].size(1);
+    shared = heads / ks[0].size(1);
+  }
+
+  int64_t depth() const { return static_cast<int64_t>(qs.size()); }
+  int64_t wide() const { return depth() * size; }
+
+  void gather_keys(int64_t b, int64_t h, int64_t keys, float* into) const {
+    for (int64_t l = 0; l < depth(); ++l) {
+      const Matrix from = head(ks[l], b, h / shared);
+      for (int64_t j = 0; j < keys; ++j) std::copy_n(from.data + j * from.ld, size, into + j * wide() + l * size);
+    }
+  }
+
+  void gather_queries(int64_t b, int64_t h, int64_t first, int64_t count, float* into) const {
+    for (int64_t l = 0; l < depth(); ++l) {
+      const Matrix from = head(qs[l], b, h).from(first);
+      const float weight = weights[l];
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t d = 0; d < size; ++d) into[r * wide() + l * size + d] = weight * from.data[r * from.ld + d];
+      }
+    }
+  }
+};
+
+std::tuple<Tensor, Tensor> stacked_forward(
+    at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, at::ArrayRef<double> weight_list,
+    const OptionalTensor& mask, bool causal, double dropout_p, int64_t seed, int64_t tile) {
+  const Stack stack(q_list, k_list, weight_list);
+  const Tensor v = as_float(v_in), q = stack.qs[0];
+  const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3), wide = stack.wide();
+  Tensor out = tokens_first(q, heads, queries, value_size);
+  Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
+  if (keys == 0) out.zero_();
+  if (q.numel() == 0 || keys == 0) return {out.to(v_in.scalar_type()), logsumexp.fill_(INF)};
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal};
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(rows * keys + keys + rows + rows * wide + keys * wide, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const strip = scratch.mine();
+    float* const factors = strip + rows * keys;
+    float* const inverses = factors + keys;
+    float* const ours = inverses + rows;
+    float* const theirs = ours + rows * wide;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix vs = head(v, b, h / stack.shared);
+      const MutableMatrix outs = mutable_head(out, b, h);
+      stack.gather_keys(b, h, keys, theirs);
+      for (int64_t i = 0; i < strips.count(); ++i) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        stack.gather_queries(b, h, first, count, ours);
+        product(Op::plain, Op::transposed, count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
+          float* const scores = strip + r * width;  // the weights are written over them
+          soften(scores, nullptr, 0.0f, scores, factors, at, sight, inverses[r], *line);
+        }
+        product(Op::plain, Op::plain, count, value_size, width, 1.0f, {strip, width}, vs, 0.0f, outs.from(first));
+        for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
+      }
+    }
+  });
+  return {out.to(v_in.scalar_type()), logsumexp};
+}
+
+std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
+    const Tensor& grad_in, at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, const Tensor& out_in,
+    const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal, double dropout_p,
+    int64_t seed, int64_t tile) {
+  const Stack stack(q_list, k_list, weight_list);
+  const Tensor v = as_float(v_in), dout = as_float(grad_in), out = as_float(out_in), q = stack.qs[0];
+  const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3);
+  const int64_t size = stack.size, wide = stack.wide(), groups = v.size(1), depth = stack.depth();
+  const bool grouped = groups != heads;
+  Tensor dv = grouped ? tokens_first(v, heads, keys, value_size) : gradient_like(v);
+  std::vector<Tensor> dqs, dks;
+  for (int64_t l = 0; l < depth; ++l) {
+    dqs.push_back(gradient_like(stack.qs[l]));
+    dks.push_back(grouped ? tokens_first(stack.ks[l], heads, keys, size) : gradient_like(stack.ks[l]));
+  }
+  if (q.numel() == 0 || keys == 0) {
+    for (int64_t l = 0; l < depth; ++l) dqs[l] = at::zeros_like(q_list[l]), dks[l] = at::zeros_like(k_list[l]);
+    return {at::zeros_like(v_in), dqs, dks};
+  }
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal};
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(2 * rows * keys + keys + 2 * rows * wide + 2 * keys * wide, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const strip = scratch.mine();
+    float* const gradient = strip + rows * keys;
+    float* const factors = gradient + rows * keys;
+    float* const ours = factors + keys;
+    float* const dours = ours + rows * wide;
+    float* const theirs = dours + rows * wide;
+    float* const dtheirs = theirs + keys * wide;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix vs = head(v, b, h / stack.shared), douts = head(dout, b, h), outs = head(out, b, h);
+      const MutableMatrix dvs = mutable_head(dv, b, h);
+      stack.gather_keys(b, h, keys, theirs);
+      float beta = 0.0f;  // the last strip is the widest: it writes what the others add to
+      for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        stack.gather_queries(b, h, first, count, ours);
+        product(Op::plain, Op::transposed, count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        product(Op::plain, Op::transposed, count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          float* const scores = strip + r * width;  // the weights are written over them
+          soften_backward(
+              scores, nullptr, scores, gradient + r * width, factors, nullptr, 0.0f, at, sight,
+              logsumexp.const_data_ptr<float>()[item * queries + row],
+              dot(douts.from(row).data, outs.from(row).data, value_size));
+        }
+        const Matrix change{gradient, width};
+        product(Op::transposed, Op::plain, width, value_size, count, 1.0f, {strip, width}, douts.from(first), beta, dvs);
+        product(Op::plain, Op::plain, count, wide, width, 1.0f, change, {theirs, wide}, 0.0f, {dours, wide});
+        product(Op::transposed, Op::plain, width, wide, count, 1.0f, change, {ours, wide}, beta, {dtheirs, wide});
+        for (int64_t l = 0; l < depth; ++l) {
+          const MutableMatrix into = mutable_head(dqs[l], b, h).from(first);
+          const float weight = stack.weights[l];
+          for (int64_t r = 0; r < count; ++r) {
+            for (int64_t d = 0; d < size; ++d) into.data[r * into.ld + d] = weight * dours[r * wide + l * size + d];
+          }
+        }
+      }
+      for (int64_t l = 0; l < depth; ++l) {
+        const MutableMatrix into = mutable_head(dks[l], b, h);
+        for (int64_t j = 0; j < keys; ++j) std::copy_n(dtheirs + j * wide + l * size, size, into.data + j * into.ld);
+      }
+    }
+  });
+  const auto dtype = v_in.scalar_type();
+  for (Tensor& dq : dqs) dq = dq.to(dtype);
+  for (Tensor& dk : dks) dk = sum_groups(dk, groups).to(dtype);
+  return {sum_groups(dv, groups).to(dtype), dqs, dks};
+}
+
 }  // namespace
 
 TORCH_LIBRARY(uncollapse_native, m) {
@@ -440,9 +598,18 @@ TORCH_LIBRARY(uncollapse_native, m) {
       "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, Tensor hidden, "
       "Tensor logsumexp, Tensor(a!)? grad_old, Tensor? mask, float keep, float gain, bool causal, bool old_causal, "
       "float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, float[] weights, Tensor? mask, bool causal, float dropout_p, "
+      "int seed, int tile) -> (Tensor, Tensor)");
+  m.def(
+      "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, "
+      "float[] weights, Tensor? mask, bool causal, float dropout_p, int seed, int tile) "
+      "-> (Tensor, Tensor[], Tensor[])");
 }
 
 TORCH_LIBRARY_IMPL(uncollapse_native, CPU, m) {
   m.impl("carried_forward", &carried_forward);
   m.impl("carried_backward", &carried_backward);
+  m.impl("stacked_forward", &stacked_forward);
+  m.impl("stacked_backward", &stacked_backward);
 }
