@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import carried_tiles as tiles
+from . import compiled, native
 from .carried_tiles import Step
 from .dropout import draw_seed
 from .pool import POOL
@@ -104,11 +105,17 @@ def carried_attention(
             "go on with is_causal=True, or call the causal layers with an attn_mask instead."
         )
     old = None if state is None or keep == 0.0 else state.readable()
-    keys = k.shape[2]
+    keys, layer = k.shape[2], 1 if state is None else state.layer + 1
+    in_cpp = native.serves(q, attn_mask)
+    if torch.compiler.is_compiling():
+        old_causal = is_causal if state is None else state.causal
+        out, hidden = compiled.carried(
+            q, k, v, old, attn_mask, keep, take * scale, is_causal, old_causal, dropout_p, in_cpp
+        )
+        return out, CarriedState(layer, q, keys, hidden, is_causal)
     layout = Layout(q.shape[2], keys, is_causal)
     sight = Sight((*q.shape[:3], keys), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-    step = Step(keep, take * scale, layout, layout if state is None else state.layout, sight)
-    layer = 1 if state is None else state.layer + 1
+    step = Step(keep, take * scale, layout, layout if state is None else state.layout, sight, in_cpp)
     if torch.is_grad_enabled() and _needs_gradient(q, k, v, old, attn_mask):
         out, hidden, fate = _differentiable(q, k, v, old, attn_mask, step)
         new = CarriedState(layer, q, keys, hidden, is_causal)
@@ -177,9 +184,7 @@ class CarriedLayer(torch.autograd.Function):
             grad_old = hidden if step.old_layout == step.layout else _buffer_like(hidden, q, step.old_layout)
         mask = step.sight.attn_mask
         grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[4] else None
-        dq, dk, dv = tiles.backward(
-            grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, grad_old, grad_mask, step
-        )
+        dq, dk, dv = tiles.backward(grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, grad_old, grad_mask, step)
         return dq, dk, dv, grad_old, grad_mask, None, None
 
 

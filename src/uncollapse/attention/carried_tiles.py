@@ -27,17 +27,17 @@ class Step:
     layout: Layout  # of H_n
     old_layout: Layout  # of H_{n-1}
     sight: Sight
+    native: bool  # run in C++
 
     def new_buffer(self, q: Tensor) -> Tensor:
         return POOL.take(q.shape[0] * q.shape[1] * self.layout.per_head, score_dtype(q.dtype), q.device)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, old: Tensor | None, new: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-    """Write H_n into `new`, which may be `old` itself; return the output and, from C++, each row's log-sum-exp."""
+    """Write H_n into `new`, which may be `old` itself; return the output and what C++ keeps of each row (B, H, Q)."""
     sight = step.sight
-    ops = native.kernels(q, sight.attn_mask)
-    if ops is not None:
-        out, logsumexp = ops.carried_forward(
+    if step.native:
+        out, logsumexp = native.operators().carried_forward(
             q,
             k,
             v,
@@ -54,7 +54,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, old: Tensor | None, new: Tensor, st
         )
         return out, logsumexp
     with full_precision(q):
-        return _torch_forward(q, k, v, old, new, step), q.new_empty(0, dtype=new.dtype)
+        return _torch_forward(q, k, v, old, new, step), new.new_zeros(q.shape[:3])
 
 
 def backward(
@@ -75,8 +75,8 @@ def backward(
     The gradient of an additive mask is added to `grad_mask`.
     """
     sight = step.sight
-    if logsumexp.numel() > 0 or hidden.numel() == 0:
-        dq, dk, dv = native.loaded().carried_backward(
+    if step.native:
+        dq, dk, dv = native.operators().carried_backward(
             grad_out,
             grad_hidden,
             q,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import compiled, native
 from . import stacked_tiles as tiles
 from .dropout import draw_seed
 from .rows import Sight
@@ -68,10 +69,13 @@ def stacked_attention(
     """One layer: out = softmax(sum_l weight_l Q_l K_l^T) V over the layers so far, or the last `window` of them."""
     before = () if state is None else tuple(Past(p.q, p.k, keep * p.weight) for p in state.past)
     past = _that_count((*before, Past(q, k, take * scale)), window)
-    sight = Sight((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-    terms = Sum(tuple(p.weight for p in past), sight)
-    qs, ks = [p.q for p in past], [p.k for p in past]
+    qs, ks, weights = [p.q for p in past], [p.k for p in past], [p.weight for p in past]
     new = StackedState(1 if state is None else state.layer + 1, past)
+    in_cpp = native.serves(q, attn_mask)
+    if torch.compiler.is_compiling():
+        return compiled.stacked(qs, ks, v, attn_mask, weights, is_causal, dropout_p, in_cpp), new
+    sight = Sight((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
+    terms = Sum(tuple(weights), sight, in_cpp)
     if torch.is_grad_enabled():
         out = StackedLayer.apply(terms, v, attn_mask, *qs, *ks)  # type: ignore[no-untyped-call]
     else:

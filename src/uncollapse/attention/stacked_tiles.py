@@ -1,4 +1,4 @@
-"""One layer of `stacked`, forward and backward: a strip of H_n is made from past queries and keys whenever it is needed.
+"""One layer of `stacked`, forward and backward: strips of H_n made from past queries and keys when needed.
 
 Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head size.
 """
@@ -24,6 +24,7 @@ class Sum:
 
     weights: tuple[float, ...]
     sight: Sight
+    native: bool  # run in C++
 
     def strips(self) -> tuple[Strip, ...]:
         _, _, queries, keys = self.sight.shape
@@ -31,16 +32,15 @@ class Sum:
 
 
 def forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, past: Sum) -> tuple[Tensor, Tensor]:
-    """The output and, from C++, each row's log-sum-exp."""
+    """The output and what C++ keeps of each row (B, H, Q)."""
     sight = past.sight
-    ops = native.kernels(v, sight.attn_mask)
-    if ops is not None:
-        out, logsumexp = ops.stacked_forward(
+    if past.native:
+        out, logsumexp = native.operators().stacked_forward(
             qs, ks, v, past.weights, sight.attn_mask, sight.is_causal, sight.dropout_p, sight.seed, TILE
         )
         return out, logsumexp
     with full_precision(v):
-        return _torch_forward(qs, ks, v, past), v.new_empty(0)
+        return _torch_forward(qs, ks, v, past), v.new_zeros(sight.shape[:3], dtype=score_dtype(v.dtype))
 
 
 def backward(
@@ -55,8 +55,8 @@ def backward(
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Gradients of v, of all queries and of all keys; that of an additive mask is added to `grad_mask`."""
     sight = past.sight
-    if logsumexp.numel() > 0 or out.numel() == 0:
-        dv, dqs, dks = native.loaded().stacked_backward(
+    if past.native:
+        dv, dqs, dks = native.operators().stacked_backward(
             grad_out,
             qs,
             ks,

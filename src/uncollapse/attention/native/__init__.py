@@ -1,5 +1,5 @@
 """The tile loops in C++, compiled on first use."""
 
-from .loader import kernels, loaded
+from .loader import operators, serves
 
-__all__ = ["kernels", "loaded"]
+__all__ = ["operators", "serves"]

@@ -30,19 +30,24 @@ VECTOR_FLAGS = {
 }
 
 
-def kernels(q: Tensor, attn_mask: Tensor | None) -> Any:
-    """The compiled operators if they serve these tensors, else None."""
+def serves(q: Tensor, attn_mask: Tensor | None) -> bool:
+    """Whether the compiled operators are there and can run one layer on these tensors."""
     if q.device.type != "cpu" or q.dtype not in DTYPES or (attn_mask is not None and attn_mask.requires_grad):
-        return None
-    return loaded() if os.environ.get("UNCOLLAPSE_NATIVE", "1") != "0" else None
+        return False
+    return _available()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _available() -> bool:
+    return os.environ.get("UNCOLLAPSE_NATIVE", "1") != "0" and operators() is not None
 
 
 @functools.cache
-def loaded() -> Any:
+def operators() -> Any:
     """The namespace of compiled operators, built if need be; None, after one warning, if that fails."""
     try:
-        torch.ops.load_library(str(_library()))
-        from . import fakes  # noqa: F401, PLC0415 - they describe operators that exist only now
+        torch.ops.load_library(str(_library()))  # type: ignore[no-untyped-call]
+        from . import fakes  # noqa: F401 - they describe operators that exist only now
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         warnings.warn(
@@ -107,7 +112,7 @@ def _cache() -> Path:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # noqa: PLC0415 - absent on Windows, where no build gets this far
+    import fcntl  # here: absent on Windows, where no build gets this far
 
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
