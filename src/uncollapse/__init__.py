@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from .attention import HiddenState as HiddenState
     from .attention import ScoreRule as ScoreRule
     from .attention import hopfield_attention as hopfield_attention
+    from .huggingface import convert as convert
+    from .huggingface import from_pretrained as from_pretrained
+    from .huggingface import restore as restore
+    from .huggingface import set_alpha as set_alpha
 
 __version__ = "0.1.0"
 
@@ -18,11 +22,26 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
     "HiddenState": "attention",
     "ScoreRule": "attention",
+    "convert": "huggingface",
+    "from_pretrained": "huggingface",
     "hopfield_attention": "attention",
+    "restore": "huggingface",
+    "set_alpha": "huggingface",
 }
 _ROOMS = ("metrics",)
 
-__all__ = ["AttentionOnly", "HiddenState", "ScoreRule", "__version__", "hopfield_attention", "metrics"]
+__all__ = [
+    "AttentionOnly",
+    "HiddenState",
+    "ScoreRule",
+    "__version__",
+    "convert",
+    "from_pretrained",
+    "hopfield_attention",
+    "metrics",
+    "restore",
+    "set_alpha",
+]
 
 
 def __getattr__(name: str) -> Any:

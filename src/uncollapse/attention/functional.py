@@ -141,11 +141,9 @@ def _check_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool)
         raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}.")
     full = (*q.shape[:3], keys)
     try:
-        fits = torch.broadcast_shapes(attn_mask.shape, full) == full
+        attn_mask.expand(full)
     except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"attn_mask of shape {_shape(attn_mask)} does not broadcast to {full} (B, H, Q, K).")
+        raise ValueError(f"attn_mask of shape {_shape(attn_mask)} does not broadcast to {full} (B, H, Q, K).") from None
 
 
 def _check_state(state: HiddenState, q: Tensor, k: Tensor) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -42,7 +43,7 @@ class AttentionLayer(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, M) -> (B, H, T, D)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def merge(self, out: Tensor) -> Tensor:
         """(B, H, T, D) -> (B, T, M), through W_O."""
@@ -136,12 +137,13 @@ class AttentionOnly(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> list[Tensor]:
         """Tokens (B, T, M) -> the tokens after layer 1, ..., N."""
+        layers = cast("list[AttentionLayer]", [*self.layers])
         if not self.discretisation.is_default:
             return integrate(
-                self.layers, x, self.discretisation, self.alpha, self.rule, attn_mask=attn_mask, is_causal=is_causal
+                layers, x, self.discretisation, self.alpha, self.rule, attn_mask=attn_mask, is_causal=is_causal
             )
         tokens, state = [], None
-        for layer in self.layers:
+        for layer in layers:
             y = layer.norm(x)
             q, k, v = layer.project(y)
             out, state = hopfield_attention(
@@ -153,7 +155,7 @@ class AttentionOnly(nn.Module):
                 attn_mask=attn_mask,
                 is_causal=is_causal,
                 backend=self.backend,
-                depth=len(self.layers),
+                depth=len(layers),
             )
             x = self.alpha * y + (1.0 - self.alpha) * layer.merge(out)  # Eq. 53
             tokens.append(x)

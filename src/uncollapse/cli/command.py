@@ -9,7 +9,9 @@ import traceback
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Generic, TypeVar, get_type_hints
+from pathlib import Path
+from types import UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser
 
@@ -40,6 +42,9 @@ class Command(Generic[S]):
         debug = "--debug" in arguments
         try:
             return self.run(self.parse([a for a in arguments if a != "--debug"]))
+        except BrokenPipeError:  # the reader of our output has gone, as in `uncollapse demo | head`
+            sys.stderr.close()
+            return 141
         except (UserError, ValueError, OSError) as error:
             if debug:
                 traceback.print_exc()
@@ -56,6 +61,7 @@ class Command(Generic[S]):
             description=self.summary,
             epilog=f"example:\n  {self.example}",
             exit_on_error=False,
+            allow_abbrev=False,
             formatter_class=_Help,
         )
         hints = get_type_hints(self.settings)
@@ -93,8 +99,20 @@ class Command(Generic[S]):
                     f"did you mean --{near[0]}?" if near else f"the options are {', '.join('--' + k for k in known)}."
                 )
                 return f"unknown option {key}; {hint}"
-        message = " ".join(re.sub(r'^Parser key "(\w+)":', r"--\1:", message).split())
-        return f"{message} See uncollapse {self.name} --help."
+        value = re.search(r'Parser key "(\w+)":.*Got value: (.*)', message, flags=re.DOTALL)
+        if value:
+            hint = get_type_hints(self.settings)[value[1]]
+            return f"--{value[1]} must be {_describe(hint)}, got {value[2].strip()!r}."
+        return f"{' '.join(message.split()).rstrip('.')}; see uncollapse {self.name} --help."
+
+
+def _describe(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if get_origin(hint) in (Union, UnionType):
+        return _describe(next(arm for arm in get_args(hint) if arm is not type(None)))
+    return {int: "a whole number", float: "a number", Path: "a path"}.get(hint, str(hint))
 
 
 class _Help(RawDescriptionHelpFormatter):

@@ -1,0 +1,1 @@
+"""Charts and pages. Takes tables; knows nothing of models."""

@@ -1,0 +1,1 @@
+"""Experiments of the papers, one file a table or figure."""
