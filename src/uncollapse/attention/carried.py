@@ -168,7 +168,7 @@ class CarriedLayer(torch.autograd.Function):
         return out, hidden
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_hidden: Tensor | None) -> tuple[Tensor | None, ...]:
         if ctx.fate.gone is not None:
             raise RuntimeError(SECOND_BACKWARD)

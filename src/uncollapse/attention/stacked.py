@@ -103,7 +103,7 @@ class StackedLayer(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         v, out, logsumexp, *past = ctx.saved_tensors
         qs, ks = _halves(past)

@@ -52,7 +52,7 @@ class Layout:
         hidden = hidden.view(heads, self.per_head)
         for strip in self.strips():
             rows = strip.stop - strip.start
-            yield hidden.narrow(1, strip.offset, rows * strip.width).unflatten(1, (rows, strip.width))
+            yield hidden.narrow(1, strip.offset, rows * strip.width).view(heads, rows, strip.width)
 
 
 @lru_cache(maxsize=256)

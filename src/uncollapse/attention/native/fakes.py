@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 
-@torch.library.register_fake("uncollapse_native::carried_forward")
 def _carried_forward(
     q: Tensor,
     k: Tensor,
@@ -27,7 +26,6 @@ def _carried_forward(
     return out, q.new_empty(batch, heads, queries, dtype=torch.float32)
 
 
-@torch.library.register_fake("uncollapse_native::carried_backward")
 def _carried_backward(
     grad_out: Tensor,
     grad_hidden: Tensor | None,
@@ -50,7 +48,6 @@ def _carried_backward(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-@torch.library.register_fake("uncollapse_native::stacked_forward")
 def _stacked_forward(
     qs: list[Tensor],
     ks: list[Tensor],
@@ -67,7 +64,6 @@ def _stacked_forward(
     return out, v.new_empty(batch, heads, queries, dtype=torch.float32)
 
 
-@torch.library.register_fake("uncollapse_native::stacked_backward")
 def _stacked_backward(
     grad_out: Tensor,
     qs: list[Tensor],
@@ -83,3 +79,9 @@ def _stacked_backward(
     tile: int,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     return torch.empty_like(v), [torch.empty_like(q) for q in qs], [torch.empty_like(k) for k in ks]
+
+
+def describe() -> None:
+    """Register them; the operators must be loaded."""
+    for fake in (_carried_forward, _carried_backward, _stacked_forward, _stacked_backward):
+        torch.library.register_fake(f"uncollapse_native::{fake.__name__[1:]}", fake)

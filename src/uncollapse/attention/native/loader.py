@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fakes import describe
+
 SOURCE = Path(__file__).with_name("tiles.cpp")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 VECTOR_FLAGS = {
@@ -34,7 +36,8 @@ def serves(q: Tensor, attn_mask: Tensor | None) -> bool:
     """Whether the compiled operators are there and can run one layer on these tensors."""
     if q.device.type != "cpu" or q.dtype not in DTYPES or (attn_mask is not None and attn_mask.requires_grad):
         return False
-    return _available()
+    available: bool = _available()
+    return available
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -47,7 +50,7 @@ def operators() -> Any:
     """The namespace of compiled operators, built if need be; None, after one warning, if that fails."""
     try:
         torch.ops.load_library(str(_library()))  # type: ignore[no-untyped-call]
-        from . import fakes  # noqa: F401 - they describe operators that exist only now
+        describe()
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         warnings.warn(
