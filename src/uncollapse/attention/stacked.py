@@ -71,7 +71,8 @@ def stacked_attention(
     past = _that_count((*before, Past(q, k, take * scale)), window)
     qs, ks, weights = [p.q for p in past], [p.k for p in past], [p.weight for p in past]
     new = StackedState(1 if state is None else state.layer + 1, past)
-    in_cpp = native.serves(q, attn_mask)
+    alike = all(p.q.shape == q.shape and p.k.shape == k.shape for p in past)  # else they do not fit side by side
+    in_cpp = alike and native.serves(q, attn_mask)
     if torch.compiler.is_compiling():
         return compiled.stacked(qs, ks, v, attn_mask, weights, is_causal, dropout_p, in_cpp), new
     sight = Sight((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
@@ -88,7 +89,8 @@ def _that_count(past: tuple[Past, ...], window: int | None) -> tuple[Past, ...]:
     past = past if window is None else past[-window:]
     largest = max(abs(p.weight) for p in past)
     rounding = torch.finfo(score_dtype(past[-1].q.dtype)).eps * largest
-    return tuple(p for p in past if abs(p.weight) > rounding) or past[-1:]
+    older = tuple(p for p in past[:-1] if abs(p.weight) > rounding)
+    return (*older, past[-1])  # the newest stays whatever its weight: its inputs are part of the graph
 
 
 class StackedLayer(torch.autograd.Function):
