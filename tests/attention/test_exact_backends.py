@@ -191,7 +191,9 @@ def test_decoding_row_by_row_gives_the_rows_of_the_whole(backend):
     with torch.no_grad():
         whole, _ = stack.run(layers, backend, is_causal=True)
         for t in range(20):
-            rows, state = stack.run([(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1]) for q, k, v in layers], backend)
+            rows, state = stack.run(
+                [(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1]) for q, k, v in layers], backend
+            )
             assert state.shape[2:] == (1, t + 1)
             for row, full in zip(rows, whole, strict=True):
                 torch.testing.assert_close(row[:, :, 0], full[:, :, t], rtol=1e-5, atol=1e-5)

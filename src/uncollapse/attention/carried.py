@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import carried_tiles as tiles
 from . import compiled, native
 from .carried_tiles import Step
 from .dropout import draw_seed
 from .pool import POOL
-from .rows import Sight, hide_future
+from .rows import Sight, hide_future, refuse_second_order
 from .state import HiddenState
 from .tiling import Layout
 
@@ -168,8 +167,8 @@ class CarriedLayer(torch.autograd.Function):
         return out, hidden
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_hidden: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
         if ctx.fate.gone is not None:
             raise RuntimeError(SECOND_BACKWARD)
         step: Step = ctx.step

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import compiled, native
 from . import stacked_tiles as tiles
 from .dropout import draw_seed
-from .rows import Sight
+from .rows import Sight, refuse_second_order
 from .stacked_tiles import Sum
 from .state import HiddenState, score_dtype
 
@@ -105,8 +104,8 @@ class StackedLayer(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
         v, out, logsumexp, *past = ctx.saved_tensors
         qs, ks = _halves(past)
         mask = ctx.terms.sight.attn_mask
