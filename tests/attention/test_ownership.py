@@ -116,6 +116,18 @@ def test_a_state_made_with_gradients_is_not_consumed_without():
     assert torch.equal(state.scores(), before)
 
 
+@KINDS
+def test_a_state_may_leave_inference_mode(dtype):
+    stack = Stack(**{**LARGE, "dtype": dtype, "depth": 2})
+    with torch.no_grad():
+        expected, _ = stack.run(stack.inputs(), "carried")
+    with torch.inference_mode():
+        _, state = uc.hopfield_attention(*(t.to(dtype) for t in stack.layers[0]), backend="carried")
+    with torch.no_grad():
+        out, _ = uc.hopfield_attention(*(t.to(dtype) for t in stack.layers[1]), state)
+    assert_equal([out], expected[1:])
+
+
 def test_two_threads_do_not_share_buffers():
     stacks = [Stack(**LARGE, seed=seed) for seed in range(2)]
     alone = [evaluate(stack, "carried") for stack in stacks]

@@ -134,7 +134,9 @@ def _needs_gradient(*tensors: Tensor | None) -> bool:
 
 
 def _consumable(state: CarriedState, layout: Layout) -> bool:
-    return not (state.saved or torch.is_grad_enabled() or state.hidden.requires_grad) and state.layout == layout
+    if state.saved or torch.is_grad_enabled() or state.hidden.requires_grad or state.layout != layout:
+        return False
+    return torch.is_inference_mode_enabled() or not state.hidden.is_inference()
 
 
 def _differentiable(
