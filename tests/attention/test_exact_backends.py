@@ -103,6 +103,15 @@ def test_an_additive_mask_that_learns_gets_its_gradient(backend, dtype, shape):
 
 
 @BACKENDS
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("rows", [(0, 130), (5, 6), (60, 70), (64, 128), (120, 200), (130, 130)])
+def test_some_rows_of_the_scores_are_those_rows(backend, is_causal, rows):
+    stack = Stack(queries=130, keys=130)
+    _, state = stack.run(stack.inputs(), backend, is_causal=is_causal)
+    torch.testing.assert_close(state.rows(*rows), state.scores()[:, :, slice(*rows)], rtol=0, atol=1e-12)
+
+
+@BACKENDS
 def test_a_loss_of_the_scores_reaches_every_layer(backend):
     stack = Stack(queries=70, keys=70, arguments={"is_causal": True})
     seen = torch.ones(70, 70, dtype=torch.bool).tril()

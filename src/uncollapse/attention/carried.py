@@ -63,16 +63,23 @@ class CarriedState(HiddenState):
         return Layout(self.shape[2], self.shape[3], self.causal)
 
     def scores(self) -> Tensor:
+        return self.rows(0, self.shape[2])
+
+    def rows(self, start: int, stop: int) -> Tensor:
         hidden = self.readable()
         batch, heads, queries, keys = self.shape
         if not self.causal:
-            return hidden.view(batch, heads, queries, keys).clone()
-        full = hidden.new_full((batch * heads, queries, keys), float("-inf"))
+            return hidden.view(batch, heads, queries, keys)[:, :, start:stop].clone()
+        first, last, _ = slice(start, stop).indices(queries)
+        full = hidden.new_full((batch * heads, max(last - first, 0), keys), float("-inf"))
         for strip, part in zip(self.layout.strips(), self.layout.views(hidden, batch * heads), strict=True):
-            part = part.clone()
-            hide_future(part, strip)  # here, so that no gradient reaches what is never computed
-            full[:, strip.rows, : strip.width] = part
-        return full.view(batch, heads, queries, keys)
+            top, bottom = max(strip.start, first), min(strip.stop, last)
+            if top < bottom:
+                part = part.clone()
+                hide_future(part, strip)  # here, so that no gradient reaches what is never computed
+                part = part[:, top - strip.start : bottom - strip.start]
+                full[:, top - first : bottom - first, : strip.width] = part
+        return full.view(batch, heads, -1, keys)
 
     def clone(self) -> CarriedState:
         return CarriedState(self.layer, self, self.shape[3], self.readable().clone(), self.causal)

@@ -41,11 +41,16 @@ class StackedState(HiddenState):
         self.past = past
 
     def scores(self) -> Tensor:
-        hidden = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+        return self.rows(0, self.shape[2])
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        total = None
         for q, k, weight in self.past:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-            hidden = hidden + weight * (q.to(self.dtype) @ k.to(self.dtype).mT)
-        return hidden
+            part = weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
+            total = part if total is None else total + part
+        assert total is not None  # a state has at least its own layer
+        return total
 
     def clone(self) -> StackedState:
         return StackedState(self.layer, tuple(Past(q.clone(), k.clone(), w) for q, k, w in self.past))
