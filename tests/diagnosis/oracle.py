@@ -133,9 +133,8 @@ def one_norm(x):
 
 
 def cosines(x):
-    return np.array(
-        [x[i] @ x[j] / math.sqrt((x[i] @ x[i]) * (x[j] @ x[j])) for i in range(len(x)) for j in range(i + 1, len(x))]
-    )
+    unit = x / np.sqrt((x**2).sum(axis=1, keepdims=True))
+    return (unit @ unit.T)[np.triu_indices(len(x), 1)]
 
 
 def head_rows(seen, query=-1):
