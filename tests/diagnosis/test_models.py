@@ -8,8 +8,11 @@ import pytest
 import torch
 import transformers as hf
 from peft import LoraConfig, get_peft_model
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 import uncollapse as uc
+from uncollapse.huggingface.families import query_key_weights
 
 from ..huggingface.models import batch, build
 from . import oracle
@@ -169,6 +172,39 @@ def test_the_spectrum_under_an_adapter_is_not_guessed(name, target):
 def test_an_adapter_elsewhere_does_not_matter_for_the_spectrum():
     model = get_peft_model(build("llama"), LoraConfig(target_modules=["v_proj"], r=2))
     assert uc.diagnose(model, batch("llama")).missing == {}
+
+
+def test_quantised_weights_have_no_spectrum_and_a_reason():
+    model = build("llama")
+    packed = torch.zeros(32, 32, dtype=torch.int8)
+    model.model.layers[0].self_attn.q_proj.weight = torch.nn.Parameter(packed, requires_grad=False)
+    with pytest.raises(ValueError, match=r"q_proj is stored as torch\.int8"):
+        query_key_weights(model)
+
+
+def test_normalised_queries_are_said_with_the_spectrum():
+    assert any("normalised" in note for note in uc.diagnose(build("qwen3"), batch("qwen3")).notes)
+
+
+def test_another_attention_implementation_is_said_to_be_replaced():
+    hf.AttentionInterface.register("mine", sdpa_attention_forward)
+    hf.AttentionMaskInterface.register("mine", sdpa_mask)
+    model = build("gpt2")
+    model.set_attn_implementation("mine")
+    assert any("'mine'" in note for note in uc.diagnose(model, batch("gpt2")).notes)
+    assert model.config._attn_implementation == "mine"
+
+
+def test_of_two_stacks_one_is_measured_and_the_report_says_so():
+    sizes = {
+        f"{side}_{what}": value
+        for side in ("encoder", "decoder")
+        for what, value in {"layers": 2, "attention_heads": 2, "ffn_dim": 16}.items()
+    }
+    model = hf.BartModel(hf.BartConfig(d_model=16, vocab_size=40, max_position_embeddings=16, **sizes)).eval()
+    report = uc.diagnose(model, IDS)
+    assert len(report.layers) == 2
+    assert any("encoder-decoder" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit"])

@@ -27,9 +27,7 @@ def of_scores(*layers):
     with uc.Observer() as observer:
         for n, scores in enumerate(layers, start=1):
             size = scores.shape[-1]
-            observer.attention(
-                n, scores.expand(1, 1, -1, -1), torch.eye(size).expand(1, 1, -1, -1), 1.0, None, is_causal
-            )
+            observer.attention(n, scores[None, None], torch.eye(size)[None, None], scale=1.0)
             observer.tokens(n, drawn(1, size, size))
     return observer.diagnosis
 

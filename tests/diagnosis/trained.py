@@ -39,12 +39,8 @@ def stories() -> tuple[hf.PreTrainedModel, dict[str, torch.Tensor]]:
     embedding, entering = take(vocabulary, width), take(depth, width)
     query, key = take(depth, width, width), take(depth, groups * size, width)
     value, output, between = take(depth, groups * size, width), take(depth, width, width), take(depth, width)
-    gate, down, up, last = (
-        take(depth, hidden, width),
-        take(depth, width, hidden),
-        take(depth, hidden, width),
-        take(width),
-    )
+    gate, down, up = take(depth, hidden, width), take(depth, width, hidden), take(depth, hidden, width)
+    last = take(width)
     weights = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding, "model.norm.weight": last}
     for i in range(depth):
         layer = {

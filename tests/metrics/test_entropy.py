@@ -54,9 +54,9 @@ def test_rows_with_hidden_keys_equal_the_softmax_over_the_visible_ones(keys, hid
     visible[generator.permutation(keys)[: min(hidden, keys - 2)]] = False
     row = of(np.where(visible, scores, HIDDEN), first=int(visible.argmax()))
     wanted, without, first = naive(scores, visible)
-    # float32: an entropy is log(sum) - mean, each good to some 1e-7 of the spread of the scores that carry weight
+    # float32: an entropy is log(sum) - mean, each good to 6e-8 of itself; beside a sink the two are as large as 70
     assert row.entropy.item() == pytest.approx(wanted, rel=2e-6, abs=1e-6)
-    assert row.entropy_no_first.item() == pytest.approx(without, rel=2e-6, abs=1e-6)
+    assert row.entropy_no_first.item() == pytest.approx(without, rel=2e-6, abs=1e-5)
     assert row.first.item() == pytest.approx(first, rel=1e-5, abs=1e-30)
     assert row.largest_score.item() == scores[visible].max()
     weights = row.exponentials / row.normaliser[..., None]

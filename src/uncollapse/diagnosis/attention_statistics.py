@@ -96,7 +96,7 @@ class AttentionStatistics:
         count = count.to(scores.device).expand(scores.shape[:-1])  # visible keys of each row: (B, H, rows)
         valid = count >= 2
         if masking.real is not None:
-            valid = valid & masking.real[:, None, start:stop]
+            valid = valid & masking.real[:, None, start:stop].to(valid.device)
         if visible is not None:
             scores.masked_fill_(~visible, 0.0)
         sums, squares = scores.sum(dim=-1), torch.linalg.vecdot(scores, scores)

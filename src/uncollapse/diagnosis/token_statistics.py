@@ -32,7 +32,7 @@ class TokenStatistics:
     def add(self, x: Tensor, real: Tensor | None) -> None:
         """Take in tokens (B, T, M); `real` (B, T) is False at padding."""
         for index, sequence in enumerate(x.detach()):
-            tokens = sequence if real is None else sequence[real[index]]
+            tokens = sequence if real is None else sequence[real[index].to(sequence.device)]
             if len(tokens) >= 2:
                 self._add_sequence(tokens.to(torch.promote_types(tokens.dtype, torch.float32)))
 

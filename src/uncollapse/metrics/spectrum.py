@@ -67,7 +67,7 @@ def qk_spectrum(query: Tensor, key: Tensor, softmax_scale: float) -> Spectrum:
 
 
 def _eigenvalues(matrices: Tensor) -> Tensor:
-    """Eigenvalues (..., D) of matrices (..., D, D); NaN for a matrix that is not finite, which LAPACK would refuse."""
+    """Eigenvalues (..., D) of matrices (..., D, D); NaN for one that is not finite, where LAPACK gives garbage."""
     finite = matrices.isfinite().all(dim=-1).all(dim=-1)[..., None]
     values: Tensor = torch.linalg.eigvals(matrices.where(finite[..., None], 0.0))
     return values.where(finite, math.nan)
