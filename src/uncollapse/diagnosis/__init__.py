@@ -2,7 +2,8 @@
 
 from .model_pass import diagnose
 from .observer import Observer
+from .pages import compare_html
 from .result import Diagnosis
 from .verdicts import Verdict
 
-__all__ = ["Diagnosis", "Observer", "Verdict", "diagnose"]
+__all__ = ["Diagnosis", "Observer", "Verdict", "compare_html", "diagnose"]
