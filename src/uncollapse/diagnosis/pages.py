@@ -31,9 +31,7 @@ def content_of(diagnosis: Diagnosis, name: str | None = None) -> Content:
         entropies=diagnosis.histograms["entropy"],
         propagation=diagnosis.propagation,
         eigenvalues=diagnosis.eigenvalues,
-        findings=[
-            Finding(v.kind, v.sentence, v.remedy, v.layers, v.heads, v.is_collapse) for v in diagnosis.verdicts
-        ],
+        findings=[Finding(v.kind, v.sentence, v.remedy, v.layers, v.heads, v.is_collapse) for v in diagnosis.verdicts],
         missing=diagnosis.missing,
         notes=diagnosis.notes,
     )

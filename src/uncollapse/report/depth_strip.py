@@ -104,7 +104,7 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
     }
     spec = wide(
         {
-            "title": "Residual ratio, similarity of tokens and entropy by layer",
+            "title": "Residual, similarity, entropy",
             "data": {"table": name},
             "params": parameters(layer=1, dark=False),
             "layer": [cell, text, frame, *([triangles] if len(marks) else [])],

@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Sequence
 from html import escape
+from typing import Literal
 
 import pandas as pd
 import vl_convert
@@ -43,7 +44,7 @@ def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
             [head_map(content.heads, content.depth, content.head_count, ends)] if ends else [],
             metric_menu([content.heads], metric) if ends else "",
         ),
-        _section("The chosen head", _companions(content), columns=True),
+        _section("The chosen head", _companions(content), layout="columns"),
     ]
     lead = f'<p class="about">{escape(content.about)}</p>\n{findings_html(content.findings)}\n{gaps_html(content)}'
     if not content.heads.empty:
@@ -55,12 +56,15 @@ def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
     )
 
 
-def strip(content: Content) -> Chart | None:
-    """The depth strip with the layers that a verdict calls collapsed; None if no layer was measured."""
+def strip(content: Content, name: str = "depth-strip", depth: int = 0) -> Chart | None:
+    """The depth strip with the layers that a verdict calls collapsed; None if no layer was measured.
+
+    `depth` leaves room for the layers of deeper networks.
+    """
     if content.layers.empty:
         return None
     collapsed = {layer for finding in content.findings if finding.collapse for layer in finding.layers}
-    return depth_strip(content.layers, collapsed, content.depth)
+    return depth_strip(content.layers, collapsed, depth or content.depth, name)
 
 
 def notebook_html(content: Content) -> str:
@@ -145,10 +149,10 @@ def _companions(content: Content) -> list[Chart]:
 
 
 def _section(
-    title: str, charts: Sequence[Chart | None], controls: str = "", columns: bool = False
+    title: str, charts: Sequence[Chart | None], controls: str = "", layout: Literal["rows", "columns"] = "rows"
 ) -> Section | None:
     there = [chart for chart in charts if chart is not None]
-    return Section(title, there, controls, columns) if there else None
+    return Section(title, there, controls, layout) if there else None
 
 
 def _tone(finding: Finding) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from .chart import Chart, Spec, parameters, series_colour, series_names, series_tooltip, tooltip
 
-AID = "A dot is an eigenvalue of the query-key matrix; in theory attention localises where they crowd together away from 0."
+AID = "A dot is an eigenvalue of the query-key matrix; in theory attention localises where they crowd away from 0."
 NAME = "eigenvalues"
 SIDE = 216  # pixels; a square, so that angles are true
 

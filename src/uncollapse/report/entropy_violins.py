@@ -8,7 +8,7 @@ from .chart import Chart
 from .violin import outlines, statistics, violins
 
 WIDTH = 0.1  # nats, of a bin of the histogram
-AID = "High: rows spread over many keys; all at 0: every row looks at one key (entropy collapse, if the scores saturate)."
+AID = "High: rows spread over many keys; all at 0: every row looks at one key (entropy collapse, if scores saturate)."
 HEADS_AID = "The same for each head of the chosen layer; choose a head to see its spectrum below."
 HEAD_TABLE = "entropy-by-head"  # also drawn by the histogram of the chosen head
 
@@ -21,7 +21,7 @@ def entropy_violins(entropies: pd.DataFrame, depth: int, top: float, name: str =
         f"{name}-marks": statistics(pooled, ["layer"], WIDTH),
     }
     value = ("entropy in nats", (0.0, top))
-    title = "Entropies of attention rows by layer"
+    title = "Entropies of rows by layer"
     spec = violins("layer", depth, name, f"{name}-marks", value, title, [], "datum.layer == layer", layer=1)
     return Chart(name, spec, AID, tables)
 
@@ -35,7 +35,7 @@ def head_violins(entropies: pd.DataFrame, heads: int, top: float, name: str = "e
         marks: statistics(entropies, ["layer", "head"], WIDTH),
     }
     value, only = ("entropy in nats", (0.0, top)), ["datum.layer == layer"]
-    title = {"expr": "'Entropies of attention rows in layer ' + layer + ' by head'"}
+    title = {"expr": "'Entropies of rows by head, layer ' + layer"}
     spec = violins("head", heads, shapes, marks, value, title, only, "datum.head == head", layer=1, head=1)
     return Chart(name, spec, HEADS_AID, tables)
 

@@ -34,10 +34,12 @@ def metrics_of(heads: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """The metrics that a table has: column -> text and explanation."""
     columns = [*(name for name in METRICS if name in heads), *(name for name in heads if name not in METRICS)]
     return {
-        str(name): METRICS.get(str(name), (str(name).replace("_", " "), ""))
-        for name in columns
-        if name not in ("layer", "head") and heads[name].notna().any()
+        str(name): _words(str(name)) for name in columns if name not in ("layer", "head") and heads[name].notna().any()
     }
+
+
+def _words(metric: str) -> tuple[str, str]:
+    return METRICS.get(metric, (metric.replace("_", " "), ""))
 
 
 def extents(tables: Iterable[pd.DataFrame]) -> dict[str, list[float]]:
@@ -53,7 +55,7 @@ def head_map(
 ) -> Chart:
     """The heat map; `ends` are the ends of each metric's colour scale."""
     first = next(iter(ends))
-    titles = {metric: text for metric, (text, _) in metrics_of(heads).items()}
+    titles = {metric: _words(metric)[0] for metric in ends}
     legend = {
         "orient": "bottom",
         "direction": "horizontal",
@@ -88,7 +90,7 @@ def head_map(
         "encoding": {"x": x, "y": y},
     }
     spec: Spec = {
-        "title": {"text": {"expr": "titles[metric] + ' by layer and head'"}},
+        "title": {"text": {"expr": "upper(slice(titles[metric], 0, 1)) + slice(titles[metric], 1)"}},
         "data": {"table": name},
         "params": parameters(layer=1, head=1, metric=first, extents=ends, titles=titles),
         "layer": [cell, frame],

@@ -8,6 +8,7 @@
   const darkness = matchMedia("(prefers-color-scheme: dark)");
   const menus = [...document.querySelectorAll("select[data-choice]")];
   let drawn = [];
+  let drawing = Promise.resolve();
 
   // A chart takes part in the choices that it has a parameter for.
   const parts = (spec) => (spec.params ?? []).filter((parameter) => parameter.name in choice);
@@ -16,7 +17,8 @@
     choice.dark = darkness.matches;
     drawn.forEach((chart) => chart.finalize());
     const scheme = choice.dark ? "dark" : "light";
-    drawn = await Promise.all(Object.entries(charts).map(([name, spec]) => drawOne(name, spec, scheme)));
+    drawn = [];
+    for (const [name, spec] of Object.entries(charts)) drawn.push(await drawOne(name, spec, scheme));
     document.documentElement.dataset.drawn = scheme;
   }
 
@@ -60,7 +62,7 @@
     const typed = typeof choice[name] === "number" ? Number : String;
     menu.addEventListener("change", () => choose({ [name]: typed(menu.value) }));
   }
-  darkness.addEventListener("change", draw);
+  darkness.addEventListener("change", () => { drawing = drawing.then(draw); });
   showMenus();
-  draw();
+  drawing = draw();
 })();

@@ -13,14 +13,16 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import altair as alt
 import pandas as pd
 import vl_convert
 
 from .chart import Chart, table_data
 from .theme import config
+
+if TYPE_CHECKING:
+    import altair as alt
 
 GENERATOR = '<meta name="generator" content="uncollapse">'  # by which a page knows its own earlier output
 
@@ -32,14 +34,16 @@ class Section:
     title: str
     charts: Sequence[Chart]
     controls: str = ""  # HTML
-    columns: bool = False
+    layout: Literal["rows", "pairs", "columns"] = "rows"  # one, two, three beside each other
+    aid: str = ""  # how to read all of its charts, where they do not say so themselves
 
     def html(self) -> str:
         """The section without its drawings."""
         figures = "\n".join(_figure(chart) for chart in self.charts)
+        aid = f'<p class="aid">{escape(self.aid)}</p>' if self.aid else ""
         return (
             f'<section class="card"><div class="head"><h2>{escape(self.title)}</h2>{self.controls}</div>\n'
-            f'<div class="{"columns" if self.columns else "rows"}">\n{figures}\n</div></section>'
+            f'<div class="{self.layout}">\n{figures}\n</div>{aid}</section>'
         )
 
 

@@ -21,7 +21,13 @@ def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
         "scale": {"domain": [0, 1]},
         "axis": {"format": ".2~g", "tickCount": 5},
     }
-    rho = {"field": "rho", "type": "quantitative", "title": "rho", "scale": {"domain": [0, 1]}, "axis": {"tickCount": 5}}
+    rho = {
+        "field": "rho",
+        "type": "quantitative",
+        "title": "rho",
+        "scale": {"domain": [0, 1]},
+        "axis": {"tickCount": 5},
+    }
     told = [*series_tooltip(names), *tooltip(position="position", rho="rho")]
     colour = series_colour(names)
     spec = {
@@ -35,4 +41,6 @@ def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
             {"mark": {"type": "point", "style": "series", "filled": True, "opacity": 1, "size": 20}},
         ],
     }
-    return Chart(NAME, wide(spec, height=216), AID, {NAME: propagation.assign(position=propagation["position"].round(3))})
+    return Chart(
+        NAME, wide(spec, height=216), AID, {NAME: propagation.assign(position=propagation["position"].round(3))}
+    )

@@ -32,7 +32,7 @@ def similarity_violins(
         shapes=name,
         marks=f"{name}-marks",
         value=("cosine", (-1.0 if (cosines["low"] < -0.5).any() else -0.5, 1.02)),
-        title={"expr": "'Cosines of token pairs by layer' + (tokens == 'centred' ? ', centred' : '')"},
+        title={"expr": "'Cosines of token pairs' + (tokens == 'centred' ? ', centred' : '')"},
         only=["datum.kind == tokens"],
         chosen="datum.layer == layer",
         layer=1,

@@ -47,9 +47,15 @@ def config(scheme: str) -> dict[str, Any]:
             "fontWeight": 600,
             "color": colour["ink"],
             "anchor": "start",
+            "limit": {"expr": "width"},
             "subtitleColor": colour["soft"],
         },
-        "range": {"category": series, "diverging": DEPTH[scheme], "heatmap": {"scheme": "viridis"}, "ramp": {"scheme": "viridis"}},
+        "range": {
+            "category": series,
+            "diverging": DEPTH[scheme],
+            "heatmap": {"scheme": "viridis"},
+            "ramp": {"scheme": "viridis"},
+        },
         "style": {
             "violin": {"color": colour["shape"]},
             "series": {"color": series[0]},

@@ -114,19 +114,20 @@ def violins(
             "detail": {"field": by},
         },
     }
-    colours = {"domain": list(STATISTICS), "range": ["#E69F00", "#D55E00", "#009E73"]}
+    colours = {"domain": list(STATISTICS), "range": ["#E69F00", "#CC79A7", "#009E73"]}
     shapes_of = {"domain": list(STATISTICS), "range": ["diamond", "stroke", "circle"]}
     legend = {"title": None, "orient": "top", "direction": "horizontal", "symbolOpacity": 1}
     points: Spec = {
         "data": {"table": marks},
-        "transform": [*filters, {"fold": list(STATISTICS), "as": ["statistic", "at"]}],
-        "mark": {"type": "point", "filled": True, "opacity": 1, "size": 24 if count > 14 else 40, "cursor": "pointer"},
+        "transform": [*filters, {"fold": ["mode", "mean", "median"], "as": ["statistic", "at"]}],
+        "mark": {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"},
         "encoding": {
             "x": {"field": by, **x},
             "y": {"field": "at", **y},
             "stroke": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
             "fill": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
             "shape": {"field": "statistic", "type": "nominal", "scale": shapes_of, "legend": legend},
+            "size": {"condition": {"test": "datum.statistic == 'median'", "value": 150}, "value": 34},
             "tooltip": tooltip(**{by: whole(by)}, mode="mode", median="median", mean="mean"),
         },
     }
