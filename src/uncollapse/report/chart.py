@@ -64,7 +64,7 @@ def wide(spec: Spec, height: int) -> Spec:
 def number_axis(title: str | None, count: int) -> Spec:
     """An axis for whole numbers 1, ..., count, with as many labels as there is room for."""
     values = list(range(1, count + 1))
-    quiet = {"grid": False, "ticks": False, "domain": False, "labelAngle": 0, "labelOverlap": "greedy"}
+    quiet = {"grid": False, "ticks": False, "domain": False, "labelAngle": 0, "labelOverlap": "parity"}
     return {"title": title, "values": values, "format": "d", **quiet}
 
 

@@ -42,7 +42,7 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
         "field": "layer",
         "type": "ordinal",
         "scale": {"domain": list(range(1, depth + 1)), "padding": 0},
-        "axis": {"title": "layer", "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"},
+        "axis": {"title": "layer", "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"},
     }
     y = {
         "field": "row",

@@ -65,7 +65,7 @@ def head_map(
         "format": ".3~g",
         "tickCount": 4,
     }
-    axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
+    axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"}
     x = _ordinal("layer", depth) | {"axis": axis | {"title": "layer"}}
     y = _ordinal("head", count) | {"axis": axis | {"title": "head"}}
     domain = [{"expr": "extents[metric][0]"}, {"expr": "extents[metric][1]"}]

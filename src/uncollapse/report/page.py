@@ -176,7 +176,7 @@ def _json(name: str, value: Any) -> str:
 @cache
 def _library() -> str:
     """Vega, Vega-Lite and vega-embed as vl-convert bundles them; takes seconds, so once a process."""
-    return str(vl_convert.javascript_bundle())
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 @cache
