@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from .chart import Chart, parameters, tooltip, whole, wide
+from .theme import MARGIN
 
 AID = (
     "Orange is where tokens become alike or attention narrows to one key; "
@@ -48,7 +49,7 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
         "field": "row",
         "type": "ordinal",
         "scale": {"domain": rows, "padding": 0},
-        "axis": {"title": None, "ticks": False, "domain": False},
+        "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 5, "minExtent": MARGIN},
     }
     legend = {
         "orient": "bottom",
@@ -87,7 +88,7 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
             "y": y,
             "text": {"field": "shown", "type": "nominal"},
             "color": {
-                "condition": {"test": "dark || datum.colour < 0.2 || datum.colour > 0.85", "value": "#ffffff"},
+                "condition": {"test": "dark || datum.colour < 0.2 || datum.colour > 0.88", "value": "#ffffff"},
                 "value": "#1f2430",
             },
         },

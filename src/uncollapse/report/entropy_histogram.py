@@ -30,7 +30,7 @@ def entropy_histogram(outlines: pd.DataFrame, top: float, names: Sequence[str], 
         "axis": {"format": ".0%", "tickCount": 5},
     }
     spec = {
-        "title": {"text": {"expr": "'Entropy of rows, layer ' + layer + ', head ' + head"}},
+        "title": {"text": {"expr": "'Entropy, layer ' + layer + ', head ' + head"}},
         "data": {"table": table},
         "params": parameters(layer=1, head=1, names=list(names)),
         "transform": [

@@ -31,7 +31,7 @@ def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
     told = [*series_tooltip(names), *tooltip(position="position", rho="rho")]
     colour = series_colour(names)
     spec = {
-        "title": {"text": {"expr": "'Signal propagation, layer ' + layer + ', head ' + head"}},
+        "title": {"text": {"expr": "'Propagation, layer ' + layer + ', head ' + head"}},
         "data": {"table": NAME},
         "params": parameters(layer=1, head=1, names=list(names)),
         "transform": [{"filter": "datum.layer == layer && datum.head == head"}, *series_names(names)],
