@@ -47,7 +47,7 @@ def config(scheme: str) -> dict[str, Any]:
             "fontWeight": 600,
             "color": colour["ink"],
             "anchor": "start",
-            "limit": {"expr": "width"},
+            "limit": {"expr": "width + 30"},
             "subtitleColor": colour["soft"],
         },
         "range": {
