@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .attention import HiddenState as HiddenState
     from .attention import ScoreRule as ScoreRule
     from .attention import hopfield_attention as hopfield_attention
+    from .diagnosis import DiagnoseCallback as DiagnoseCallback
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Observer as Observer
     from .diagnosis import compare_html as compare_html
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
+    "DiagnoseCallback": "diagnosis",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
     "Observer": "diagnosis",
@@ -40,6 +42,7 @@ _ROOMS = ("metrics",)
 
 __all__ = [
     "AttentionOnly",
+    "DiagnoseCallback",
     "Diagnosis",
     "HiddenState",
     "Observer",

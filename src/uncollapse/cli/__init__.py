@@ -10,6 +10,7 @@ from importlib import import_module
 from uncollapse import __version__
 
 COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
+    "diagnose": "which layers and heads of a model have collapsed, how badly, and what helps",
     "demo": "watch tokens collapse with depth, and what keeps them apart",
 }
 

@@ -39,6 +39,7 @@ class Command(Generic[S]):
 
     def main(self, arguments: Sequence[str]) -> int:
         """Parse, run, and turn an error into one sentence and exit code 2 (`--debug` shows the traceback)."""
+        arguments = [_underscored(argument) for argument in arguments]
         debug = "--debug" in arguments
         try:
             return self.run(self.parse([a for a in arguments if a != "--debug"]))
@@ -99,11 +100,17 @@ class Command(Generic[S]):
                     f"did you mean --{near[0]}?" if near else f"the options are {', '.join('--' + k for k in known)}."
                 )
                 return f"unknown option {key}; {hint}"
-        value = re.search(r'Parser key "(\w+)":.*Got value: (.*)', message, flags=re.DOTALL)
+        value = re.search(r'Parser key "(\w+)":.*(?:Got|Given) value: (.*)', message, flags=re.DOTALL)
         if value:
             hint = get_type_hints(self.settings)[value[1]]
             return f"--{value[1]} must be {_describe(hint)}, got {value[2].strip()!r}."
         return f"{' '.join(message.split()).rstrip('.')}; see uncollapse {self.name} --help."
+
+
+def _underscored(argument: str) -> str:
+    """--fail-on is --fail_on: options are written either way."""
+    name, equals, value = argument.partition("=")
+    return name.replace("-", "_").replace("__", "--", 1) + equals + value if argument.startswith("--") else argument
 
 
 def _describe(hint: Any) -> str:

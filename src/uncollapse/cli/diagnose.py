@@ -1,0 +1,138 @@
+"""`uncollapse diagnose MODEL`: which layers and heads have collapsed, by which measure, how badly, what helps."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .command import Command, UserError, option
+from .output import output_folder
+
+COLLAPSED = 3  # exit code of --fail-on collapse
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set."""
+
+    model: str = option(help="folder of a model, run folder, or name on the hub", positional=True)
+    data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
+    tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
+    architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
+    sequences: int = option(16, "sequences or images to look at, with --data")
+    length: int = option(256, "tokens of a sequence, with --data")
+    out: Path | None = option(None, "folder for tables, page and saved diagnosis (default: uncollapse-diagnosis-NAME)")
+    json: bool = option(False, "print verdicts and tables as JSON, and write no files unless --out is given")
+    fail_on: Literal["collapse"] | None = option(None, f"collapse: exit with {COLLAPSED} if there is one")
+    force: bool = option(False, "replace the files of an earlier diagnosis")
+
+
+def run(settings: Settings) -> int:
+    """Load, measure, print, write."""
+    if settings.sequences < 1 or settings.length < 2:
+        raise UserError(
+            f"--sequences must be at least 1 and --length 2, got {settings.sequences} and {settings.length}."
+        )
+    out = settings.out
+    if out is None and not settings.json:
+        out = Path(f"uncollapse-diagnosis-{Path(settings.model).name}")
+    if out is None:
+        report = _measure(settings)
+    else:
+        with output_folder(out, settings.force) as folder:  # refuses before any work is done
+            report = _measure(settings)
+            for name, table in report.tables.items():
+                table.to_csv(folder / f"{name}.csv", index=False)
+            report.save(folder / "diagnosis")
+            report.to_html(folder / "report.html")
+    print(json.dumps(_as_json(report), indent=1, allow_nan=False) if settings.json else report)
+    if out is not None:
+        print(f"\npage: {out / 'report.html'} (tables as CSV and the saved diagnosis beside it)", file=sys.stderr)
+    collapsed = any(verdict.is_collapse for verdict in report.verdicts)
+    return COLLAPSED if settings.fail_on == "collapse" and collapsed else 0
+
+
+def _measure(settings: Settings) -> Any:
+    from transformers.utils.logging import disable_progress_bar
+
+    from uncollapse.diagnosis import diagnose
+    from uncollapse.diagnosis.data import load_batches
+
+    for library in ("transformers", "huggingface_hub"):  # what they would say is said in one sentence of our own
+        logging.getLogger(library).setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+    model = load_model(settings.model, settings.architecture)
+    batches = None
+    if settings.data is not None:
+        batches = load_batches(model, settings.data, settings.tokenizer, settings.sequences, settings.length)
+    elif settings.tokenizer is not None:
+        raise UserError("--tokenizer goes with --data.")
+    report = diagnose(model, batches)
+    if settings.data is not None:
+        report.info["sample"] = settings.data
+    return report
+
+
+def load_model(name: str, architecture: str | None) -> Any:
+    """The model in a folder, in a run folder's `model`, or on the hub."""
+    import transformers
+
+    from uncollapse.huggingface import from_pretrained
+
+    path = Path(name)
+    if (path / "model" / "config.json").is_file():
+        path = path / "model"
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise UserError(f"{path} holds no config.json, so it is no folder of a model.")
+    auto_class = None
+    if architecture is not None:
+        auto_class = getattr(transformers, architecture, None)
+        if auto_class is None:
+            raise UserError(f"transformers has no class {architecture!r}; name one such as BertForMaskedLM.")
+    try:
+        return from_pretrained(str(path) if path.is_dir() else name, auto_class)
+    except (OSError, ValueError) as error:
+        raise UserError(_why_not_loaded(name, path, str(error))) from error
+
+
+def _why_not_loaded(name: str, path: Path, reason: str) -> str:
+    if "Unrecognized model" in reason:
+        return f"the config of {name} does not say which model it is; name its class with --architecture."
+    if path.is_dir():
+        return f"{name} cannot be loaded: {' '.join(reason.split())[:300]}"
+    return (
+        f"there is no folder {name}, and the hub has no such model or cannot be reached; "
+        "give the path of a folder that save_pretrained wrote."
+    )
+
+
+def _as_json(report: Any) -> dict[str, Any]:
+    def rows(table: Any) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=10))  # NaN: null
+        return result
+
+    return {
+        "info": report.info,
+        "verdicts": [
+            {"kind": v.kind, "sentence": v.sentence, "layers": v.layers, "heads": v.heads, "remedy": v.remedy}
+            for v in report.verdicts
+        ],
+        "missing": report.missing,
+        "notes": report.notes,
+        "layers": rows(report.layers),
+        "heads": rows(report.heads),
+    }
+
+
+COMMAND = Command(
+    name="diagnose",
+    summary="Measure rank, similarity, entropy, logits, spectrum and signal propagation of a model in one pass.",
+    example="uncollapse diagnose path/to/model --data text.txt --fail-on collapse",
+    settings=Settings,
+    run=run,
+)
