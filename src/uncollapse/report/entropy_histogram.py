@@ -26,7 +26,7 @@ def entropy_histogram(outlines: pd.DataFrame, top: float, names: Sequence[str], 
         "field": "share",
         "type": "quantitative",
         "title": "share of rows",
-        "stack": None,
+        "scale": {"nice": True, "zero": True},
         "axis": {"format": ".0%", "tickCount": 5},
     }
     spec = {

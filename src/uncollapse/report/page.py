@@ -101,7 +101,9 @@ def page(
 ) -> str:
     """A page of sentences, one chart and one table; numbers stand as the table gives them."""
     lead = bullet_list(sentences)
-    drawing = Chart("chart", chart.properties(width="container").to_dict(), reading_aid)
+    narrow = {"legend": {"orient": "bottom", "columns": 2}, "axisX": {"labelOverlap": "parity"}}  # fits a phone
+    spec = chart.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
+    drawing = Chart("chart", spec | {"config": narrow}, reading_aid)
     return document(title, lead, [Section("By depth", [drawing])], {}, table_html(table, "The numbers"), source)
 
 
