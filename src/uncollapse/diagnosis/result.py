@@ -95,7 +95,7 @@ class Diagnosis:
     def load(cls, path: str | os.PathLike[str]) -> Diagnosis:
         """Read what `save` wrote."""
         folder = Path(path)
-        if not (folder / "diagnosis.json").is_file():
+        if not all((folder / f"diagnosis.{kind}").is_file() for kind in ("json", "safetensors")):
             raise FileNotFoundError(f"{folder} holds no saved diagnosis (diagnosis.json and diagnosis.safetensors).")
         about = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
         if about.get("format") != FORMAT:
