@@ -122,6 +122,20 @@ class Diagnosis:
             not_finite=about["not_finite"],
         )
 
+    def to_html(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write one self-contained page of charts that opens from disk and needs no network.
+
+        An earlier page of uncollapse at `path` is replaced; any other file is refused unless `force`.
+        """
+        from .pages import write_page  # charts are loaded when they are drawn
+
+        return write_page(self, path, force)
+
+    def _repr_html_(self) -> str:
+        from .pages import notebook_view
+
+        return notebook_view(self)
+
     def __str__(self) -> str:
         return summary(self)
 
