@@ -20,7 +20,7 @@ th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(
 
 
 def page(
-    title: str, sentences: Sequence[str], chart: alt.LayerChart, reading_aid: str, table: pd.DataFrame, source: str
+    title: str, sentences: Sequence[str], chart: alt.TopLevelMixin, reading_aid: str, table: pd.DataFrame, source: str
 ) -> str:
     """The HTML of a page; every text is escaped, and numbers stand as the table gives them."""
     items = "\n".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
