@@ -62,7 +62,7 @@ FORMS = {  # a name of `contestants` -> its form
     "SDPA": Form(True, _two, lambda n: 5, 0, lambda layers: 0),
     "plain attention": Form(False, _two, _four, 3, lambda layers: layers + 3),
     "plain hopfield": Form(False, _two, _four, 4, lambda layers: layers + 4),
-    "SDPA + mask": Form(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 5),
+    "SDPA + mask": Form(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
     "carried, C++": Form(True, _two, _four, 1, lambda layers: layers),
     "carried, torch": Form(True, _two, _four, 1, lambda layers: layers),
     "stacked": Form(

@@ -42,7 +42,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8)
+QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3)
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def model_cells(
 def duels(size: Size) -> Iterator[Duel]:
     """What is compared."""
     step = "training step"
-    gpt2 = f"B1 T{size.tokens}"
-    yield Duel(_cell("GPT-2 small, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
-    images = f"B{size.images}, 224 x 224 pixels"
-    yield Duel(_cell("ViT-Tiny, converted", "stock", images, 197, False, step), vit_step, 6e6)
+    gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
+    yield Duel(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
+    images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
+    yield Duel(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
     length = size.prompt + size.new_tokens
-    decode = f"{size.new_tokens} tokens after a prompt of {size.prompt}"
-    yield Duel(_cell("GPT-2 small, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
+    decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
+    yield Duel(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
     cell = _cell("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
     yield Duel(cell, x_transformers_step, 124e6)
 
@@ -114,7 +114,7 @@ def training_step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Run:
 
 
 def gpt2_step(size: Size) -> tuple[Run, Run]:
-    """GPT-2 small without dropout: with it CPU SDPA leaves its fast path."""
+    """GPT-2 of small's width, without dropout: with it CPU SDPA leaves its fast path."""
     stock, converted = _stock_and_converted(_gpt2(size).train())
     ids = torch.randint(0, 50257, (1, size.tokens))
 
@@ -125,7 +125,7 @@ def gpt2_step(size: Size) -> tuple[Run, Run]:
 
 
 def vit_step(size: Size) -> tuple[Run, Run]:
-    """ViT-Tiny on images of 224 x 224 pixels."""
+    """ViT of Tiny's width on images of 224 x 224 pixels."""
     from transformers import ViTConfig, ViTForImageClassification
 
     heads, width = 3, 192
@@ -167,7 +167,7 @@ def x_transformers_step(size: Size) -> tuple[Run, Run]:
     """A decoder of GPT-2 small's size in x-transformers: residual_attn against its fast path, which excludes it."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-    ids = torch.randint(0, 50257, (1, size.tokens + 1))
+    ids = torch.randint(0, 50257, (1, size.tokens))
 
     def step(**options: bool) -> Run:
         torch.manual_seed(SEED)
@@ -195,7 +195,9 @@ def _gpt2(size: Size) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=size.layers, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
-    return GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    model.loss_type = "ForCausalLM"  # transformers warns if it has to guess
+    return model
 
 
 def _stock_and_converted(model: Any) -> tuple[nn.Module, nn.Module]:
