@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .attention import HiddenState as HiddenState
     from .attention import ScoreRule as ScoreRule
     from .attention import hopfield_attention as hopfield_attention
+    from .diagnosis import Diagnosis as Diagnosis
+    from .diagnosis import Observer as Observer
+    from .diagnosis import diagnose as diagnose
     from .huggingface import convert as convert
     from .huggingface import from_pretrained as from_pretrained
     from .huggingface import restore as restore
@@ -20,9 +23,12 @@ __version__ = "0.1.0"
 
 _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
+    "Diagnosis": "diagnosis",
     "HiddenState": "attention",
+    "Observer": "diagnosis",
     "ScoreRule": "attention",
     "convert": "huggingface",
+    "diagnose": "diagnosis",
     "from_pretrained": "huggingface",
     "hopfield_attention": "attention",
     "restore": "huggingface",
@@ -32,10 +38,13 @@ _ROOMS = ("metrics",)
 
 __all__ = [
     "AttentionOnly",
+    "Diagnosis",
     "HiddenState",
+    "Observer",
     "ScoreRule",
     "__version__",
     "convert",
+    "diagnose",
     "from_pretrained",
     "hopfield_attention",
     "metrics",

@@ -50,7 +50,11 @@ BAD = {
     "alpha_hidden above one": (tensors(), {"alpha_hidden": 1.5}, "alpha_hidden must lie in [0, 1], got 1.5."),
     "unknown start": (tensors(), {"start": "cold"}, "start must be one of zero, raw, got 'cold'."),
     "unknown backend": (tensors(), {"backend": "flash"}, "backend must be one of auto, reference"),
-    "unknown rule": (tensors(), {"rule": "realformer"}, "rule must be a ScoreRule such as ScoreRule.realformer()"),
+    "unknown rule": (
+        tensors(),
+        {"rule": "realformer"},
+        "rule must be ScoreRule.hopfield(alpha_hidden, start), ScoreRule.self_attention(), ",
+    ),
     "heads that differ": (tensors(g=2), {}, "q has 4 heads and k has 2; pass enable_gqa=True"),
     "heads that do not divide": (
         tensors(g=3),
@@ -116,3 +120,24 @@ def test_a_state_that_does_not_fit_is_refused(other, sentence):
     _, state = hopfield_attention(*other, backend="reference")
     with pytest.raises(ValueError, match=re.escape(sentence)):
         hopfield_attention(*tensors(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_autocast_scores_are_still_carried_in_float32(dtype):
+    q, k, v = tensors(dtype=dtype)
+    state = plain = None
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, state = hopfield_attention(q, k, v, state)
+        wanted, plain = hopfield_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), plain)
+    assert out.dtype == torch.bfloat16
+    assert state.dtype == torch.float32
+    assert torch.equal(out, wanted)
+
+
+def test_a_float_mask_may_have_another_precision():
+    q, k, v = tensors()
+    mask = torch.randn(5, 5, dtype=torch.float64)
+    assert torch.equal(
+        hopfield_attention(q, k, v, attn_mask=mask)[0], hopfield_attention(q, k, v, attn_mask=mask.float())[0]
+    )

@@ -115,6 +115,16 @@ BAD = {
     "depth": ({"depth": 0}, "depth must be at least 1, got 0."),
     "init": ({"init": "zeros"}, "init must be one of timm, xavier, torch, got 'zeros'."),
     "scheme": ({"scheme": ("forward", "sideways")}, "scheme must name two of forward, backward, central"),
+    "one difference": (
+        {"scheme": ("forward",)},
+        "scheme must name two differences, for x and for h, got ('forward',).",
+    ),
+    "backend": ({"backend": "nonsense"}, "backend must be one of auto, reference"),
+    "rule": ({"rule": "realformer"}, "rule must be ScoreRule.hopfield(alpha_hidden, start)"),
+    "scheme and backend": (
+        {"scheme": ("forward", "forward"), "backend": "reference"},
+        "backend 'reference' goes with scheme ('forward', 'backward')",
+    ),
     "scheme and rule": (
         {"scheme": ("forward", "forward"), "rule": uc.ScoreRule.realformer()},
         "scheme ('forward', 'forward') goes with rule 'hopfield', not 'realformer'.",

@@ -1,6 +1,7 @@
 """Score rules: their coefficients are the papers' recursions, and bad numbers are refused."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,3 +68,8 @@ def test_an_unknown_start_names_the_known_ones():
 def test_layers_are_counted_from_one():
     with pytest.raises(ValueError, match="counted from 1"):
         ScoreRule.hopfield().coefficients(0)
+
+
+def test_a_learned_gate_is_refused():
+    with pytest.raises(ValueError, match="gate must be a number, got Parameter; learned values are not supported"):
+        ScoreRule.revit(torch.nn.Parameter(torch.tensor(0.5)))

@@ -270,6 +270,18 @@ def test_half_precision():
     ).abs().mean() < 2 * stock.abs().mean()  # no worse than bfloat16 does to the stock model
 
 
+@every("gpt2", "llama", "bert", "vit")
+def test_autocast(name):
+    model, inputs = uc.convert(build(name), 0.4, 0.6).float(), batch(name)
+    inputs = {key: t.float() if t.is_floating_point() else t for key, t in inputs.items()}
+    wanted = logits(model, **inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(**inputs).logits
+    out.float().square().mean().backward()
+    assert (out.float() - wanted).abs().mean() < 0.1 * wanted.abs().mean()  # bfloat16 has 3 digits, 4 layers peaked
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
 def test_attention_dropout_in_train_mode():
     torch.manual_seed(0)
     config = hf.ViTConfig(

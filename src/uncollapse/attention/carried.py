@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import carried_tiles as tiles
 from . import compiled, native
 from .carried_tiles import Step
 from .dropout import draw_seed
 from .pool import POOL
-from .rows import Sight, hide_future
+from .rows import Sight, hide_future, refuse_second_order
 from .state import HiddenState
 from .tiling import Layout
 
@@ -64,16 +63,23 @@ class CarriedState(HiddenState):
         return Layout(self.shape[2], self.shape[3], self.causal)
 
     def scores(self) -> Tensor:
+        return self.rows(0, self.shape[2])
+
+    def rows(self, start: int, stop: int) -> Tensor:
         hidden = self.readable()
         batch, heads, queries, keys = self.shape
         if not self.causal:
-            return hidden.view(batch, heads, queries, keys).clone()
-        full = hidden.new_full((batch * heads, queries, keys), float("-inf"))
+            return hidden.view(batch, heads, queries, keys)[:, :, start:stop].clone()
+        first, last, _ = slice(start, stop).indices(queries)
+        full = hidden.new_full((batch * heads, max(last - first, 0), keys), float("-inf"))
         for strip, part in zip(self.layout.strips(), self.layout.views(hidden, batch * heads), strict=True):
-            part = part.clone()
-            hide_future(part, strip)  # here, so that no gradient reaches what is never computed
-            full[:, strip.rows, : strip.width] = part
-        return full.view(batch, heads, queries, keys)
+            top, bottom = max(strip.start, first), min(strip.stop, last)
+            if top < bottom:
+                part = part.clone()
+                hide_future(part, strip)  # here, so that no gradient reaches what is never computed
+                part = part[:, top - strip.start : bottom - strip.start]
+                full[:, top - first : bottom - first, : strip.width] = part
+        return full.view(batch, heads, -1, keys)
 
     def clone(self) -> CarriedState:
         return CarriedState(self.layer, self, self.shape[3], self.readable().clone(), self.causal)
@@ -135,7 +141,9 @@ def _needs_gradient(*tensors: Tensor | None) -> bool:
 
 
 def _consumable(state: CarriedState, layout: Layout) -> bool:
-    return not (state.saved or torch.is_grad_enabled() or state.hidden.requires_grad) and state.layout == layout
+    if state.saved or torch.is_grad_enabled() or state.hidden.requires_grad or state.layout != layout:
+        return False
+    return torch.is_inference_mode_enabled() or not state.hidden.is_inference()
 
 
 def _differentiable(
@@ -168,8 +176,8 @@ class CarriedLayer(torch.autograd.Function):
         return out, hidden
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_hidden: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
         if ctx.fate.gone is not None:
             raise RuntimeError(SECOND_BACKWARD)
         step: Step = ctx.step

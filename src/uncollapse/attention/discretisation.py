@@ -87,10 +87,14 @@ class Discretisation:
         """The power of the step with which the error falls: 2 if both differences are central, else 1."""
         return 2 if self.visible == self.hidden == "central" else 1
 
-    def check(self, rule: ScoreRule, layer_norm: bool) -> None:
-        """Raise where the scheme cannot go together with the rule or a LayerNorm."""
+    def check(self, rule: ScoreRule, layer_norm: bool, backend: str) -> None:
+        """Raise where the scheme cannot go together with the rule, a LayerNorm or a backend."""
         if not self.is_default and rule.name != "hopfield":
             raise ValueError(f"scheme {(self.visible, self.hidden)} goes with rule 'hopfield', not {rule.name!r}.")
+        if not self.is_default and backend != "auto":
+            raise ValueError(
+                f"backend {backend!r} goes with scheme ('forward', 'backward'); this scheme has its own steps."
+            )
         if layer_norm and self.visible != "forward":
             raise ValueError(f"layer_norm=True needs a forward visible difference, got {self.visible!r}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from .carried import carried_attention
 from .memory import choose
 from .reference import reference_attention
-from .rule import ScoreRule, Start
+from .rule import ScoreRule, Start, chosen_rule
 from .stacked import stacked_attention
 from .state import HiddenState, score_dtype
 
@@ -76,32 +77,41 @@ def hopfield_attention(
     >>> out.shape, state.layer
     (torch.Size([1, 2, 5, 4]), 2)
     """
-    rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
-    if not callable(getattr(rule, "coefficients", None)):
-        raise ValueError(f"rule must be a ScoreRule such as ScoreRule.realformer(), got {rule!r}.")
+    rule = chosen_rule(rule, alpha_hidden, start)
+    autocast_dtype = _autocast_dtype(q.device.type)
+    if autocast_dtype is not None:  # take the region's dtype as SDPA does; scores are carried in float32 all the same
+        q, k, v = (t if t.dtype == torch.float64 else t.to(autocast_dtype) for t in (q, k, v))
     _check_tensors(q, k, v, enable_gqa)
     _check_mask(q, k, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
     if state is not None:
         _check_state(state, q, k)
-    _check_backend(backend, state, window)
+    _check_continuation(backend, state, window)
     name = state.backend if state is not None else choose(q, k, is_causal, depth) if backend == "auto" else backend
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
     more = {} if window is None else {"window": window}
-    return BACKENDS[name](
-        q,
-        k,
-        v,
-        state,
-        keep=keep,
-        take=take,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        **more,
-    )
+    with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
+        return BACKENDS[name](
+            q,
+            k,
+            v,
+            state,
+            keep=keep,
+            take=take,
+            scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            dropout_p=dropout_p,
+            **more,
+        )
+
+
+def _autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype of the autocast region this runs in, if any."""
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
@@ -162,9 +172,14 @@ def _check_state(state: HiddenState, q: Tensor, k: Tensor) -> None:
             )
 
 
-def _check_backend(backend: str, state: HiddenState | None, window: int | None) -> None:
+def check_backend(backend: str) -> None:
+    """Raise unless there is a backend of this name."""
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(('auto', *BACKENDS))}, got {backend!r}.")
+
+
+def _check_continuation(backend: str, state: HiddenState | None, window: int | None) -> None:
+    check_backend(backend)
     if state is not None and backend not in ("auto", state.backend):
         raise ValueError(
             f"the state was made by backend {state.backend!r} and cannot go on with {backend!r}; "

@@ -12,9 +12,9 @@ from typing import cast
 from torch import Tensor, nn
 
 from .discretisation import Discretisation, Scheme, integrate
-from .functional import hopfield_attention
+from .functional import check_backend, hopfield_attention
 from .reference import masked, softmax_of_visible
-from .rule import ScoreRule, Start, check_share
+from .rule import ScoreRule, Start, check_share, chosen_rule
 
 
 def _timm(linear: nn.Linear) -> None:
@@ -115,11 +115,14 @@ class AttentionOnly(nn.Module):
             raise ValueError(f"heads must divide width, got width {width} and {heads} heads.")
         if init not in INITIALISATIONS:
             raise ValueError(f"init must be one of {', '.join(INITIALISATIONS)}, got {init!r}.")
-        self.rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
+        if len(scheme) != 2:
+            raise ValueError(f"scheme must name two differences, for x and for h, got {scheme!r}.")
+        check_backend(backend)
+        self.rule = chosen_rule(rule, alpha_hidden, start)
         self.alpha = self.rule.alpha if alpha is None else alpha
         check_share("alpha", self.alpha)
         self.discretisation = Discretisation(*scheme, tolerance=tolerance, max_iterations=max_iterations)
-        self.discretisation.check(self.rule, layer_norm)
+        self.discretisation.check(self.rule, layer_norm, backend)
         self.backend = backend
         self.layers = nn.ModuleList(
             AttentionLayer(width, heads, layer_norm, value_projection, output_projection, bias) for _ in range(depth)

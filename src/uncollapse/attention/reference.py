@@ -62,7 +62,7 @@ def masked(hidden: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         return hidden
     if attn_mask.dtype == torch.bool:
         return hidden.masked_fill(~attn_mask, float("-inf"))
-    return hidden + attn_mask
+    return hidden + attn_mask.to(hidden.dtype)
 
 
 def softmax_of_visible(hidden: Tensor) -> Tensor:

@@ -62,3 +62,9 @@ def add_mask_gradient(total: Tensor, gradient: Tensor, strip: Strip, sight: Sigh
     part = total if total.shape[2] == 1 else total[:, :, strip.rows]
     part = part if total.shape[3] == 1 else part[..., : strip.width]
     part += gradient.sum_to_size(part.shape)
+
+
+def refuse_second_order() -> None:
+    """Raise in a backward pass that is itself to be differentiated: tiles would leave its terms out in silence."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("gradients of gradients (create_graph=True) need backend='reference'.")

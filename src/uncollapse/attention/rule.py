@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 Start = Literal["zero", "raw"]
@@ -34,6 +35,7 @@ class ScoreRule:
             raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}.")
         for name in ("keep", "take", "alpha"):
             check_share(name, getattr(self, name))
+            object.__setattr__(self, name, float(getattr(self, name)))  # also of numpy's numbers, which JSON refuses
 
     @classmethod
     def hopfield(cls, alpha_hidden: float = 0.5, start: Start = "zero") -> ScoreRule:
@@ -68,7 +70,21 @@ class ScoreRule:
         return self.keep, self.take
 
 
+def chosen_rule(rule: ScoreRule | None, alpha_hidden: float, start: Start) -> ScoreRule:
+    """`rule` if one is given, else hopfield with the other two."""
+    if rule is None:
+        return ScoreRule.hopfield(alpha_hidden, start)
+    if not isinstance(rule, ScoreRule):
+        raise ValueError(
+            "rule must be ScoreRule.hopfield(alpha_hidden, start), ScoreRule.self_attention(), "
+            f"ScoreRule.realformer(mean), ScoreRule.revit(gate) or a ScoreRule of your own, got {rule!r}."
+        )
+    return rule
+
+
 def check_share(name: str, value: float) -> None:
     """Raise unless `value` is a number from 0 to 1."""
+    if not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {type(value).__name__}; learned values are not supported.")
     if not 0.0 <= value <= 1.0:  # also refuses NaN
         raise ValueError(f"{name} must lie in [0, 1], got {value}.")

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import compiled, native
 from . import stacked_tiles as tiles
 from .dropout import draw_seed
-from .rows import Sight
+from .rows import Sight, refuse_second_order
 from .stacked_tiles import Sum
 from .state import HiddenState, score_dtype
 
@@ -42,11 +41,16 @@ class StackedState(HiddenState):
         self.past = past
 
     def scores(self) -> Tensor:
-        hidden = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+        return self.rows(0, self.shape[2])
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        total = None
         for q, k, weight in self.past:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-            hidden = hidden + weight * (q.to(self.dtype) @ k.to(self.dtype).mT)
-        return hidden
+            part = weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
+            total = part if total is None else total + part
+        assert total is not None  # a state has at least its own layer
+        return total
 
     def clone(self) -> StackedState:
         return StackedState(self.layer, tuple(Past(q.clone(), k.clone(), w) for q, k, w in self.past))
@@ -71,7 +75,8 @@ def stacked_attention(
     past = _that_count((*before, Past(q, k, take * scale)), window)
     qs, ks, weights = [p.q for p in past], [p.k for p in past], [p.weight for p in past]
     new = StackedState(1 if state is None else state.layer + 1, past)
-    in_cpp = native.serves(q, attn_mask)
+    alike = all(p.q.shape == q.shape and p.k.shape == k.shape for p in past)  # else they do not fit side by side
+    in_cpp = alike and native.serves(q, attn_mask)
     if torch.compiler.is_compiling():
         return compiled.stacked(qs, ks, v, attn_mask, weights, is_causal, dropout_p, in_cpp), new
     sight = Sight((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
@@ -88,7 +93,8 @@ def _that_count(past: tuple[Past, ...], window: int | None) -> tuple[Past, ...]:
     past = past if window is None else past[-window:]
     largest = max(abs(p.weight) for p in past)
     rounding = torch.finfo(score_dtype(past[-1].q.dtype)).eps * largest
-    return tuple(p for p in past if abs(p.weight) > rounding) or past[-1:]
+    older = tuple(p for p in past[:-1] if abs(p.weight) > rounding)
+    return (*older, past[-1])  # the newest stays whatever its weight: its inputs are part of the graph
 
 
 class StackedLayer(torch.autograd.Function):
@@ -103,8 +109,8 @@ class StackedLayer(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
         v, out, logsumexp, *past = ctx.saved_tensors
         qs, ks = _halves(past)
         mask = ctx.terms.sight.attn_mask

@@ -34,6 +34,10 @@ class HiddenState(ABC):
     def scores(self) -> Tensor:
         """H_n, scaled and unmasked: (B, H, Q, K)."""
 
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows start .. stop of H_n: (B, H, stop - start, K)."""
+        return self.scores()[:, :, start:stop]
+
     @abstractmethod
     def clone(self) -> HiddenState:
         """A state of its own that stays usable whatever happens to this one."""

@@ -10,11 +10,13 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
-from uncollapse.attention.rule import ScoreRule, Start, check_share
+from uncollapse.attention.rule import ScoreRule, Start, check_share, chosen_rule
 
 from .families import family_of, layers_of
-from .hooks import CONFIG_KEY, Settings, conversion_of, place, remove
+from .hooks import CONFIG_KEY, CONVERSION, Conversion, Settings, conversion_of, place, remove
 from .selfcheck import check_convertible, find_layers
+
+HUB_KEYWORDS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 def convert(
@@ -48,7 +50,7 @@ def convert(
     >>> model(torch.tensor([[1, 2, 3]])).logits.shape
     torch.Size([1, 3, 16])
     """
-    rule = ScoreRule.hopfield(alpha_hidden, start) if rule is None else rule
+    rule = chosen_rule(rule, alpha_hidden, start)
     settings = Settings(rule, rule.alpha if alpha is None else alpha, backend)
     inner = transformers_model(model)
     if inner.name_or_path and (settings.alpha > 0 or rule.coefficients(2) != (0.0, 1.0)):
@@ -107,9 +109,9 @@ def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwar
         auto_class: the class to build, such as `AutoModelForCausalLM`; None builds `config.architectures[0]`.
         kwargs: go to that class's `from_pretrained`.
     """
-    config = AutoConfig.from_pretrained(path)
     if auto_class is None:
-        names = config.architectures or [None]
+        where = {key: value for key, value in kwargs.items() if key in HUB_KEYWORDS}
+        names = AutoConfig.from_pretrained(path, **where).architectures or [None]
         auto_class = getattr(transformers, str(names[0]), None)
         if auto_class is None:
             raise ValueError(
@@ -132,9 +134,15 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
 
 
 def _install(model: PreTrainedModel, settings: Settings) -> None:
-    """Find the layers, then place the hooks; what raises does so before anything is changed."""
+    """Find the layers, then place the hooks; if the model is refused, it is as before."""
+    before: Conversion | None = getattr(model.base_model, CONVERSION, None)
     remove(model)
-    check_convertible(model)
-    family = family_of(model)
-    layers = list(layers_of(model, family)) if family is not None else find_layers(model)
+    try:
+        check_convertible(model)
+        family = family_of(model)
+        layers = list(layers_of(model, family)) if family is not None else find_layers(model)
+    except ValueError:
+        if before is not None:
+            place(model, before.settings, before.layers)
+        raise
     place(model, settings, layers)

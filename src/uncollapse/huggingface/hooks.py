@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from uncollapse.attention.functional import BACKENDS
+from uncollapse.attention.functional import check_backend
 from uncollapse.attention.rule import ScoreRule, check_share
 
 from .families import Layer
@@ -31,8 +31,9 @@ class Settings:
 
     def __init__(self, rule: ScoreRule, alpha: float, backend: str) -> None:
         check_share("alpha", alpha)
-        if backend not in ("auto", *BACKENDS):
-            raise ValueError(f"backend must be one of {', '.join(('auto', *BACKENDS))}, got {backend!r}.")
+        check_backend(backend)
+        if type(rule) is not ScoreRule:
+            raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
         self.rule, self.alpha, self.backend = rule, float(alpha), backend
 
     def to_config(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ HARMLESS = frozenset(
         "num_items_in_batch",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "position_embeddings",
         "position_ids",
         "return_dict",
@@ -44,6 +46,7 @@ class PassScores:
         self.depth = depth
         self.keep_all = keep_all  # a checkpointed layer runs again during backward and needs the state it started from
         self.output_attentions = output_attentions
+        self.observe: Callable[[nn.Module, HiddenState, Tensor | None, bool], None] | None = None  # sees every layer
         self.states: dict[int, HiddenState] = {}
         self.recorded: dict[int, bool] = {}  # layer -> did it run with gradients on
 
@@ -99,7 +102,7 @@ def hopfield_attention_forward(
         )
     refuse_unknown(kwargs, layer.name)
     queries, keys = query.shape[2], key.shape[2]
-    causal = attention_mask is None and queries > 1 and bool(_is_causal(module, is_causal))
+    causal = is_causal_call(module, attention_mask, is_causal, queries)
     if causal and keys > queries:  # prefill of an empty static cache: the keys behind the last query are not filled yet
         key, value = key[:, :, :queries], value[:, :, :queries]
 
@@ -120,6 +123,8 @@ def hopfield_attention_forward(
     weights = None
     if scores.output_attentions:
         weights = softmax_of_visible(masked(state.scores(), attention_mask, causal)).to(value.dtype)
+    if scores.observe is not None:
+        scores.observe(module, state, attention_mask, causal)
     scores.record(layer.n, state)
     return out.transpose(1, 2), weights
 
@@ -133,8 +138,11 @@ def refuse_unknown(kwargs: dict[str, Any], name: str) -> None:
             )
 
 
-def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
-    return getattr(module, "is_causal", True) if is_causal is None else is_causal
+def is_causal_call(module: nn.Module, attention_mask: Tensor | None, is_causal: bool | None, queries: int) -> bool:
+    """Whether a call without a mask is causal, as transformers' `sdpa_mask` means it: None stands for one of two."""
+    if attention_mask is not None or queries <= 1:
+        return False
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
 # Both are needed: a mask name that is not registered silently drops causality.

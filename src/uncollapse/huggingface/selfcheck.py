@@ -50,7 +50,7 @@ def find_layers(model: PreTrainedModel) -> list[Layer]:
     name = type(model).__name__
     with _quiet(model):
         batch = _tiny_batch(model)
-        stock = _run(model, batch)
+        stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
         layers = _probe(model, batch)
         place(model, Settings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference"), layers)
         try:
@@ -142,18 +142,19 @@ def _probe_attention(
     return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
 
-def _run(model: PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
+def _run(model: PreTrainedModel, batch: dict[str, Tensor], when: str = "") -> Tensor:
     """The model's first output on the batch; any failure becomes a ValueError that names the model."""
     try:
         with torch.no_grad():
             return cast(Tensor, model(**batch)[0])
     except Exception as error:
-        raise ValueError(f"{type(model).__name__} cannot be converted: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{type(model).__name__} cannot be converted: {when}{reason}") from error
 
 
 def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
     config, device = model.config, model.device
-    if model.main_input_name == "input_ids":
+    if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         ids = torch.arange(16, device=device).view(2, 8) * 7 % config.vocab_size
         return {"input_ids": ids}
     if model.main_input_name == "pixel_values" and hasattr(config, "image_size"):
@@ -162,8 +163,8 @@ def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
         image = torch.rand(1, getattr(config, "num_channels", 3), *size, generator=generator)
         return {"pixel_values": image.to(device, model.dtype)}
     raise ValueError(
-        f"{type(model).__name__} cannot be converted: its input {model.main_input_name!r} is neither token ids nor "
-        "images, so it cannot be tested."
+        f"{type(model).__name__} cannot be converted: its input {model.main_input_name!r} is neither plain token ids "
+        "nor images, so it cannot be tested."
     )
 
 

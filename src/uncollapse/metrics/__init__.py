@@ -1,5 +1,44 @@
 """Measures of collapse: pure functions of tensors, one definition each."""
 
-from .rank import norm_1, norm_1_inf, norm_inf, residual, residual_ratio
+from .entropy import RowStatistics, entropy, row_statistics
+from .histogram import Histogram
+from .propagation import localisation, position_bins, propagates
+from .rank import (
+    effective_rank,
+    norm_1,
+    norm_1_inf,
+    norm_inf,
+    residual,
+    residual_frobenius,
+    residual_ratio,
+    singular_values,
+    stable_rank,
+)
+from .similarity import Cosines, cosine_mean, cosine_pairs, unit_tokens
+from .spectrum import Spectrum, qk_spectrum, qk_traces
 
-__all__ = ["norm_1", "norm_1_inf", "norm_inf", "residual", "residual_ratio"]
+__all__ = [
+    "Cosines",
+    "Histogram",
+    "RowStatistics",
+    "Spectrum",
+    "cosine_mean",
+    "cosine_pairs",
+    "effective_rank",
+    "entropy",
+    "localisation",
+    "norm_1",
+    "norm_1_inf",
+    "norm_inf",
+    "position_bins",
+    "propagates",
+    "qk_spectrum",
+    "qk_traces",
+    "residual",
+    "residual_frobenius",
+    "residual_ratio",
+    "row_statistics",
+    "singular_values",
+    "stable_rank",
+    "unit_tokens",
+]

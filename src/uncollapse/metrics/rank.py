@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -47,3 +48,55 @@ def residual_ratio(x: Tensor) -> Tensor:
     """
     size = norm_1_inf(x)
     return (norm_1_inf(residual(x)) / size).where(size > 0, 0.0)
+
+
+def residual_frobenius(x: Tensor) -> Tensor:
+    """Frobenius norm of Res(X) over that of X: the share of the tokens' size that is not common to all of them.
+
+    >>> import torch
+    >>> residual_frobenius(torch.tensor([[3.0, 1.0], [3.0, -1.0]])) ** 2
+    tensor(0.1000)
+    """
+    size: Tensor = torch.linalg.matrix_norm(x)
+    rest: Tensor = torch.linalg.matrix_norm(residual(x))
+    return (rest / size).where(size > 0, 0.0)
+
+
+def singular_values(x: Tensor) -> Tensor:
+    """Singular values of X, largest first: (..., T, M) -> (..., min(T, M)), from the smaller Gram matrix in float64.
+
+    A value is good to 1e-8 of the largest one, which is all that ranks need, at a fraction of the price of an SVD.
+    """
+    x = x.double()
+    gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
+    squares: Tensor = torch.linalg.eigvalsh(gram)
+    return squares.clamp(min=0.0).sqrt().flip(-1)
+
+
+def stable_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
+    """Squared Frobenius norm over squared spectral norm: 1 for tokens that are all alike.
+
+    `singular`: the singular values of X where they are known already.
+
+    >>> import torch
+    >>> stable_rank(torch.eye(3))
+    tensor(3., dtype=torch.float64)
+    """
+    squares = (singular_values(x) if singular is None else singular).square()
+    largest = squares.amax(dim=-1)
+    return (squares.sum(dim=-1) / largest).where(largest > 0, 0.0)
+
+
+def effective_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
+    """Exponential of the entropy of the normalised singular values (Roy and Vetterli, 2007).
+
+    `singular`: the singular values of X where they are known already.
+
+    >>> import torch
+    >>> effective_rank(torch.diag(torch.tensor([2.0, 2.0, 0.0])))
+    tensor(2., dtype=torch.float64)
+    """
+    singular = singular_values(x) if singular is None else singular
+    total = singular.sum(dim=-1, keepdim=True)
+    spread: Tensor = torch.special.entr((singular / total).where(total > 0, 0.0)).sum(dim=-1)
+    return spread.exp().where(total.squeeze(-1) > 0, 0.0)

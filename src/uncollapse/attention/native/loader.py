@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from .fakes import describe
 
 SOURCE = Path(__file__).with_name("tiles.cpp")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_LOADING = threading.Lock()
 VECTOR_FLAGS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"),
     "AVX512": (
@@ -42,7 +44,10 @@ def serves(q: Tensor, attn_mask: Tensor | None) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _available() -> bool:
-    return os.environ.get("UNCOLLAPSE_NATIVE", "1") != "0" and operators() is not None
+    if os.environ.get("UNCOLLAPSE_NATIVE", "1") == "0":
+        return False
+    with _LOADING:
+        return operators() is not None
 
 
 @functools.cache

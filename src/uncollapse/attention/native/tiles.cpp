@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -54,6 +55,57 @@ void product(
   const int rows = m, columns = n, inner = k, lda = a.ld, ldb = b.ld, ldc = c.ld;
   const char ta = static_cast<char>(op_a), tb = static_cast<char>(op_b);
   sgemm_(&tb, &ta, &columns, &rows, &inner, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
+}
+
+// A single row times a matrix is bound by memory and by the cost of the call: plain loops beat the library.
+bool single_row(int64_t rows, int64_t size) { return rows == 1 && size % Vec::size() == 0; }
+
+// c (n) = alpha b (n, size) a (size) + beta c
+void row_by_rows(int64_t n, int64_t size, float alpha, const float* a, Matrix b, float beta, float* c) {
+  for (int64_t j = 0; j < n; ++j) {
+    const float* other = b.data + j * b.ld;
+    Vec even(0.0f), odd(0.0f);
+    int64_t d = 0;
+    for (; d + 2 * Vec::size() <= size; d += 2 * Vec::size()) {
+      even = at::vec::fmadd(Vec::loadu(a + d), Vec::loadu(other + d), even);
+      odd = at::vec::fmadd(Vec::loadu(a + d + Vec::size()), Vec::loadu(other + d + Vec::size()), odd);
+    }
+    if (d < size) even = at::vec::fmadd(Vec::loadu(a + d), Vec::loadu(other + d), even);
+    const float product = alpha * at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, even + odd);
+    c[j] = beta == 0.0f ? product : beta * c[j] + product;
+  }
+}
+
+// c (size) = a (n) b (n, size)
+void row_by_columns(int64_t n, int64_t size, const float* a, Matrix b, float* c) {
+  constexpr int lanes = 8;  // vectors of sums kept in registers
+  for (int64_t start = 0; start < size; start += lanes * Vec::size()) {
+    const int used = static_cast<int>(std::min<int64_t>(lanes, (size - start) / Vec::size()));
+    Vec sums[lanes];
+    for (Vec& sum : sums) sum = Vec(0.0f);
+    for (int64_t j = 0; j < n; ++j) {
+      const Vec weight(a[j]);
+      const float* row = b.data + j * b.ld + start;
+      if (used == lanes) {
+        for (int i = 0; i < lanes; ++i) sums[i] = at::vec::fmadd(weight, Vec::loadu(row + i * Vec::size()), sums[i]);
+      } else {
+        for (int i = 0; i < used; ++i) sums[i] = at::vec::fmadd(weight, Vec::loadu(row + i * Vec::size()), sums[i]);
+      }
+    }
+    for (int i = 0; i < used; ++i) sums[i].store(c + start + i * Vec::size());
+  }
+}
+
+// Scores of a strip: c (m, n) = alpha a (m, size) b (n, size)^T + beta c
+void scores_of(int64_t m, int64_t n, int64_t size, float alpha, Matrix a, Matrix b, float beta, MutableMatrix c) {
+  if (single_row(m, size)) return row_by_rows(n, size, alpha, a.data, b, beta, c.data);
+  product(Op::plain, Op::transposed, m, n, size, alpha, a, b, beta, c);
+}
+
+// Values read by a strip: c (m, size) = a (m, n) b (n, size)
+void read_values(int64_t m, int64_t size, int64_t n, Matrix a, Matrix b, MutableMatrix c) {
+  if (single_row(m, size)) return row_by_columns(n, size, a.data, b, c.data);
+  product(Op::plain, Op::plain, m, size, n, 1.0f, a, b, 0.0f, c);
 }
 
 // ---- one row of scores ----------------------------------------------------------------------------------------------
@@ -353,7 +405,7 @@ std::tuple<Tensor, Tensor> carried_forward(
       for (int64_t i = 0; i < strips.count(); ++i) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
         const MutableMatrix strip{scores + item * strips.per_head() + strips.offset(i), width};
-        product(Op::plain, Op::transposed, count, width, size, gain, qs.from(first), ks, in_place ? keep : 0.0f, strip);
+        scores_of(count, width, size, gain, qs.from(first), ks, in_place ? keep : 0.0f, strip);
         const float* old_row = before && !in_place ? before + item * olds.per_head() + olds.offset(i) : nullptr;
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
@@ -362,7 +414,7 @@ std::tuple<Tensor, Tensor> carried_forward(
           soften(strip.data + r * width, old_row, keep, weights + r * width, factors, at, sight, inverses[r], *line);
           if (old_row) old_row += olds.width(i);
         }
-        product(Op::plain, Op::plain, count, value_size, width, 1.0f, {weights, width}, vs, 0.0f, outs.from(first));
+        read_values(count, value_size, width, {weights, width}, vs, outs.from(first));
         for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
       }
     }
@@ -504,7 +556,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
           float* const scores = strip + r * width;  // the weights are written over them
           soften(scores, nullptr, 0.0f, scores, factors, at, sight, inverses[r], *line);
         }
-        product(Op::plain, Op::plain, count, value_size, width, 1.0f, {strip, width}, vs, 0.0f, outs.from(first));
+        read_values(count, value_size, width, {strip, width}, vs, outs.from(first));
         for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
       }
     }
@@ -582,10 +634,11 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
       }
     }
   });
-  const auto dtype = v_in.scalar_type();
-  for (Tensor& dq : dqs) dq = dq.to(dtype);
-  for (Tensor& dk : dks) dk = sum_groups(dk, groups).to(dtype);
-  return {sum_groups(dv, groups).to(dtype), dqs, dks};
+  for (int64_t l = 0; l < depth; ++l) {
+    dqs[l] = dqs[l].to(q_list[l].scalar_type());
+    dks[l] = sum_groups(dks[l], groups).to(k_list[l].scalar_type());
+  }
+  return {sum_groups(dv, groups).to(v_in.scalar_type()), dqs, dks};
 }
 
 }  // namespace

@@ -1,0 +1,181 @@
+"""What is measured of one layer's attention, tile by tile; the attention map is never held."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from uncollapse.metrics import localisation, position_bins, propagates, row_statistics
+from uncollapse.metrics.entropy import HIDDEN
+
+from .scores import ScoreSource
+
+TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache between the passes over it
+ENTROPY_WIDTH = 0.1  # nats, of a bin of the entropy histogram
+ENTROPY_BINS = 140  # up to e^14 = 1.2 million visible keys
+POSITION_BINS = 64
+
+
+@dataclass
+class Masking:
+    """What a query may see: `visible` and `bias` broadcast to (B, H, Q, K); `real` (B, Q) is False at padding."""
+
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+    is_causal: bool = False
+    real: Tensor | None = None
+
+    @classmethod
+    def of(cls, attn_mask: Tensor | None, is_causal: bool, real: Tensor | None) -> Masking:
+        """From a mask as attention functions take it: bool, or float and added to the scores."""
+        if attn_mask is None or attn_mask.dtype == torch.bool:
+            return cls(visible=attn_mask, is_causal=is_causal, real=real)
+        hidden = attn_mask <= torch.finfo(attn_mask.dtype).min / 2
+        return cls(~hidden, attn_mask.masked_fill(hidden, 0.0), is_causal, real)
+
+    def tile(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
+        """Which keys rows start .. stop see, broadcastable to (B, H, rows, keys); None: all."""
+        if self.is_causal:
+            return torch.ones(stop - start, keys, dtype=torch.bool, device=device).tril(start)
+        return None if self.visible is None else rows_of(self.visible, start, stop, keys)
+
+
+def rows_of(mask: Tensor, start: int, stop: int, keys: int) -> Tensor:
+    """Rows and keys of a mask that may have size 1 (or nothing) where it broadcasts."""
+    mask = mask.view((1,) * (4 - mask.dim()) + tuple(mask.shape))
+    mask = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
+    return mask if mask.shape[-1] == 1 else mask[..., :keys]
+
+
+class AttentionStatistics:
+    """Sums over query rows for every head of one layer; memory does not grow with the number of rows."""
+
+    def __init__(self, heads: int, query: int = -1) -> None:
+        self.query = query  # which real query position `rho` is of
+        self.broken = False
+        self.rows = torch.zeros(heads, dtype=torch.float64)  # with at least two visible keys, padding left out
+        self.sums = torch.zeros(4, heads, dtype=torch.float64)  # entropy, normalised, without first, weight on first
+        self.entropy_min = torch.full((heads,), math.inf)
+        self.entropy_counts = torch.zeros(heads, ENTROPY_BINS, dtype=torch.int64)
+        self.strongest = torch.zeros(2, heads, dtype=torch.float64)  # largest mean weight of a key; sequences
+        self.logit_max = torch.full((heads,), -math.inf)
+        self.logit_count = torch.zeros(heads, dtype=torch.float64)
+        self.logit_sums = torch.zeros(2, heads, dtype=torch.float64)  # of scores, of their squares
+        self.propagated = torch.zeros(heads, POSITION_BINS, dtype=torch.float64)
+        self.positions = torch.zeros(POSITION_BINS, dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, source: ScoreSource, masking: Masking) -> None:
+        """Take in the attention of a batch."""
+        batch, heads, queries, keys = source.shape
+        rows = max(1, TILE_ENTRIES // (batch * heads * keys))
+        received = torch.zeros(batch, heads, keys)
+        counted = torch.zeros(batch, heads)
+        for start in range(0, queries, rows):
+            stop = min(start + rows, queries)
+            self._add_tile(source, masking, start, stop, received, counted)
+        strongest = received.amax(dim=-1) / counted.clamp(min=1)  # 0 where no row counted
+        self.strongest += torch.stack([strongest.double().sum(dim=0), (counted > 0).double().sum(dim=0)])
+        self._add_propagation(source, masking)
+
+    def _add_tile(
+        self, source: ScoreSource, masking: Masking, start: int, stop: int, received: Tensor, counted: Tensor
+    ) -> None:
+        keys = stop if masking.is_causal else source.shape[3]
+        scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
+        if masking.bias is not None:
+            scores += rows_of(masking.bias, start, stop, keys)
+        visible = masking.tile(start, stop, keys, scores.device)
+        count = (
+            torch.tensor(float(keys)) if visible is None else visible.expand(*visible.shape[:-1], keys).sum(-1).float()
+        )
+        count = count.to(scores.device).expand(scores.shape[:-1])  # visible keys of each row: (B, H, rows)
+        valid = count >= 2
+        if masking.real is not None:
+            valid = valid & masking.real[:, None, start:stop]
+        if visible is not None:
+            scores.masked_fill_(~visible, 0.0)
+        sums, squares = scores.sum(dim=-1), torch.linalg.vecdot(scores, scores)
+        finite = sums.isfinite() & squares.isfinite()
+        if not finite.all():
+            self.broken = self.broken or bool((valid & ~finite).any())
+            valid = valid & finite
+            scores.masked_fill_(~finite.unsqueeze(-1), 0.0)
+        if visible is not None:
+            scores.masked_fill_(~visible, HIDDEN)
+        first = torch.zeros(scores.shape[:-1], dtype=torch.long, device=scores.device)
+        if visible is not None and not masking.is_causal:
+            first = visible.expand(*visible.shape[:-1], keys).int().argmax(-1).expand(scores.shape[:-1])
+        row = row_statistics(scores, first)
+
+        def pooled(values: Tensor) -> Tensor:  # (B, H, rows) -> (H,)
+            return values.double().where(valid, 0.0).sum(dim=(0, 2)).cpu()
+
+        normalised = row.entropy / count.clamp(min=2).log()
+        self.sums += torch.stack([pooled(v) for v in (row.entropy, normalised, row.entropy_no_first, row.first)])
+        self.rows += pooled(torch.ones_like(count))
+        self.logit_count += pooled(count)
+        self.logit_sums += torch.stack([pooled(sums), pooled(squares)])
+        self.entropy_min = torch.minimum(self.entropy_min, row.entropy.where(valid, math.inf).amin(dim=(0, 2)).cpu())
+        self.logit_max = torch.maximum(self.logit_max, row.largest_score.where(valid, -math.inf).amax(dim=(0, 2)).cpu())
+        self._count_entropies(row.entropy, valid)
+        share = (1.0 / row.normaliser).where(valid, 0.0).unsqueeze(-2)  # (B, H, 1, rows)
+        received[..., :keys] += (share @ row.exponentials).squeeze(-2).cpu()
+        counted += valid.sum(dim=-1).float().cpu()
+
+    def _count_entropies(self, entropies: Tensor, valid: Tensor) -> None:
+        heads = entropies.shape[1]
+        bins = (entropies / ENTROPY_WIDTH).long().clamp(max=ENTROPY_BINS - 1)
+        bins += torch.arange(heads, device=bins.device).view(1, -1, 1) * ENTROPY_BINS
+        counts = torch.bincount(bins[valid], minlength=heads * ENTROPY_BINS)
+        self.entropy_counts += counts.view(heads, ENTROPY_BINS).cpu()
+
+    def _add_propagation(self, source: ScoreSource, masking: Masking) -> None:
+        """Count which positions propagate to the chosen query of each sequence."""
+        batch, _, queries, keys = source.shape
+        for index in range(batch):
+            real = torch.arange(queries)
+            if masking.real is not None:
+                real = real[masking.real[index].cpu()]
+            if not -len(real) <= self.query < len(real):
+                continue
+            row = int(real[self.query])
+            scores = source.rows(row, row + 1, keys)[index, :, 0]  # (H, K)
+            visible = masking.tile(row, row + 1, keys, scores.device)
+            if masking.bias is not None:
+                scores = scores + rows_of(masking.bias, row, row + 1, keys).expand(batch, -1, -1, -1)[index, :, 0]
+            if visible is not None:
+                visible = rows_of(visible, 0, 1, keys)
+                scores = scores[:, visible[min(index, len(visible) - 1), 0, 0].expand(keys)]
+            if scores.shape[-1] < 2 or not scores.isfinite().all():
+                continue
+            bins = position_bins(scores.shape[-1], POSITION_BINS)
+            self.propagated.index_add_(1, bins, propagates(scores).double().cpu())
+            self.positions.index_add_(0, bins, torch.ones(len(bins), dtype=torch.float64))
+
+    @property
+    def rho(self) -> Tensor:
+        """Frequency of propagation by position, (heads, POSITION_BINS); NaN where no position fell."""
+        return self.propagated / self.positions
+
+    def columns(self) -> dict[str, Tensor]:
+        """This layer's columns of `Diagnosis.heads`, a value a head."""
+        seen = self.rows > 0
+        means = (self.sums / self.rows).where(seen, math.nan)
+        mean_logit, mean_square = self.logit_sums / self.logit_count
+        rho = self.rho[:, self.positions > 0]
+        return {
+            "entropy_mean": means[0],
+            "entropy_min": self.entropy_min.double().where(seen, math.nan),
+            "entropy_normalised": means[1],
+            "entropy_no_first": means[2],
+            "sink": means[3],
+            "sink_strongest": self.strongest[0] / self.strongest[1],
+            "logit_max": self.logit_max.double().where(seen, math.nan),
+            "logit_std": (mean_square - mean_logit.square()).clamp(min=0.0).sqrt(),
+            "propagation_mean": self.propagated.sum(-1) / self.positions.sum(),
+            "localisation": localisation(rho) if rho.numel() else torch.full_like(mean_logit, math.nan),
+        }

@@ -1,0 +1,211 @@
+"""Observer: what is fed with tokens, queries and keys, layer by layer, and gives a Diagnosis."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from uncollapse.metrics import Spectrum, qk_spectrum
+
+from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics, Masking
+from .result import Diagnosis
+from .scores import QueryKeyScores, ScoreSource
+from .token_statistics import TokenStatistics
+
+
+class Observer:
+    """Measures any model that you can feed to it; `uc.diagnose` uses it for Hugging Face models.
+
+    Layers are counted from 1. Feed as many batches as you like: sums are kept, not tensors.
+
+    Args:
+        name: of the model, for the report.
+        decompositions: ranks are computed on the first so many sequences.
+        query: the query position that signal propagation is measured at, among the real tokens; the last by default.
+
+    >>> import torch, uncollapse as uc
+    >>> x, q, k = torch.randn(2, 9, 16), torch.randn(2, 4, 9, 4), torch.randn(2, 4, 9, 4)
+    >>> with uc.Observer("mine") as observer:
+    ...     observer.tokens(1, x)
+    ...     observer.attention(1, q, k, is_causal=True)
+    >>> len(observer.diagnosis.layers), len(observer.diagnosis.heads)
+    (1, 4)
+    """
+
+    def __init__(self, name: str = "model", decompositions: int = 2, query: int = -1) -> None:
+        self.name, self.decompositions, self.query = name, decompositions, query
+        self.token_statistics: dict[int, TokenStatistics] = {}
+        self.attention_statistics: dict[int, AttentionStatistics] = {}
+        self.spectra: dict[int, Spectrum] = {}
+        self.missing: dict[str, str] = {}  # metric -> why it is not there
+        self.notes: list[str] = []
+        self.sample = "data given by the caller"
+        self.token_count = 0
+        self._diagnosis: Diagnosis | None = None
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._diagnosis = self.finish()
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The result; there once the `with` block has ended."""
+        if self._diagnosis is None:
+            raise RuntimeError("the diagnosis is there when the `with` block of the observer has ended.")
+        return self._diagnosis
+
+    @torch.no_grad()
+    def tokens(self, layer: int, x: Tensor, real: Tensor | None = None) -> None:
+        """Feed the tokens (B, T, M) that leave a layer's block; `real` (B, T) is False at padding."""
+        if x.dim() != 3:
+            raise ValueError(f"tokens must be (batch, tokens, width), got {tuple(x.shape)}.")
+        if layer not in self.token_statistics:
+            self.token_statistics[layer] = TokenStatistics(self.decompositions)
+        self.token_statistics[layer].add(x, real)
+        if layer == 1:
+            self.token_count += int(x.shape[0] * x.shape[1] if real is None else real.sum())
+
+    def attention(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        scale: float | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        real: Tensor | None = None,
+    ) -> None:
+        """Feed a layer's queries (B, H, Q, D) and keys (B, G, K, D), as they enter the product; masks as in SDPA."""
+        if q.dim() != 4 or k.dim() != 4:
+            raise ValueError(
+                f"q and k must be (batch, heads, tokens, size), got {tuple(q.shape)} and {tuple(k.shape)}."
+            )
+        self.scores(layer, QueryKeyScores(q, k, scale), Masking.of(attn_mask, is_causal, real))
+
+    def scores(self, layer: int, source: ScoreSource, masking: Masking) -> None:
+        """Feed a layer's scores."""
+        if layer not in self.attention_statistics:
+            self.attention_statistics[layer] = AttentionStatistics(source.shape[1], self.query)
+        self.attention_statistics[layer].add(source, masking)
+
+    def weights(self, layer: int, query: Tensor, key: Tensor, scale: float) -> None:
+        """Feed a layer's W_Q and W_K (H, D, M), one matrix a head, and the scale of its scores."""
+        self.spectra[layer] = qk_spectrum(query, key, scale)
+
+    def finish(self) -> Diagnosis:
+        """Turn what was measured into tables."""
+        heads = self._heads()
+        layers = self._layers(heads)
+        info = {
+            "model": self.name,
+            "sample": self.sample,
+            "sequences": max((s.sequences for s in self.token_statistics.values()), default=0),
+            "tokens": self.token_count,
+            "propagation_query": self.query,
+        }
+        broken = [n for n, s in self.token_statistics.items() if s.broken]
+        broken += [n for n, s in self.attention_statistics.items() if s.broken]
+        return Diagnosis(
+            layers=layers,
+            heads=heads,
+            histograms={"cosine": self._cosine_histogram(), "entropy": self._entropy_histogram()},
+            propagation=self._propagation(),
+            eigenvalues=self._eigenvalues(),
+            info=info,
+            missing=dict(self.missing),
+            notes=list(self.notes),
+            not_finite=min(broken) if broken else None,
+        )
+
+    def _layers(self, heads: pd.DataFrame) -> pd.DataFrame:
+        rows = [{"layer": n, **s.row()} for n, s in sorted(self.token_statistics.items())]
+        table = pd.DataFrame(rows)
+        if heads.empty or "entropy_mean" not in heads:
+            return table
+        by_layer = heads.groupby("layer")
+        over_heads = pd.DataFrame(
+            {
+                "entropy_mean": by_layer["entropy_mean"].mean(),
+                "entropy_min": by_layer["entropy_min"].min(),
+                "entropy_normalised": by_layer["entropy_normalised"].mean(),
+                "sink": by_layer["sink"].mean(),
+                "logit_max": by_layer["logit_max"].max(),
+            }
+        ).reset_index()
+        return over_heads if table.empty else table.merge(over_heads, on="layer", how="outer")
+
+    def _heads(self) -> pd.DataFrame:
+        tables = []
+        for layer in sorted({*self.attention_statistics, *self.spectra}):
+            columns: dict[str, Tensor] = {}
+            if layer in self.attention_statistics:
+                columns |= self.attention_statistics[layer].columns()
+            if layer in self.spectra:
+                columns |= _spectrum_columns(self.spectra[layer])
+            heads = len(next(iter(columns.values())))
+            numbers = {name: values.tolist() for name, values in columns.items()}
+            tables.append(pd.DataFrame({"layer": layer, "head": range(1, heads + 1), **numbers}))
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["layer", "head"])
+
+    def _cosine_histogram(self) -> pd.DataFrame:
+        tables = []
+        for layer, statistics in sorted(self.token_statistics.items()):
+            for kind, cosines in (("raw", statistics.cosines), ("centred", statistics.centred)):
+                h = cosines.histogram
+                low = [h.low + i * h.width for i in range(len(h.counts))]
+                tables.append(pd.DataFrame({"layer": layer, "kind": kind, "low": low, "count": h.counts.tolist()}))
+        return _nonzero(tables, ["layer", "kind", "low", "count"])
+
+    def _entropy_histogram(self) -> pd.DataFrame:
+        tables = []
+        for layer, statistics in sorted(self.attention_statistics.items()):
+            for head, counts in enumerate(statistics.entropy_counts.tolist(), start=1):
+                low = [i * ENTROPY_WIDTH for i in range(len(counts))]
+                tables.append(pd.DataFrame({"layer": layer, "head": head, "low": low, "count": counts}))
+        return _nonzero(tables, ["layer", "head", "low", "count"])
+
+    def _propagation(self) -> pd.DataFrame:
+        rows = [
+            (layer, head, (index + 0.5) / POSITION_BINS, value)
+            for layer, statistics in sorted(self.attention_statistics.items())
+            for head, rho in enumerate(statistics.rho.tolist(), start=1)
+            for index, value in enumerate(rho)
+            if value == value  # NaN: no position fell into the bin
+        ]
+        return pd.DataFrame(rows, columns=["layer", "head", "position", "rho"])
+
+    def _eigenvalues(self) -> pd.DataFrame:
+        rows = [
+            (layer, head, value.real, value.imag)
+            for layer, spectrum in sorted(self.spectra.items())
+            for head, values in enumerate(spectrum.eigenvalues.tolist(), start=1)
+            for value in values
+        ]
+        return pd.DataFrame(rows, columns=["layer", "head", "real", "imag"])
+
+
+def _nonzero(tables: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+    if not tables:
+        return pd.DataFrame(columns=columns)
+    table = pd.concat(tables, ignore_index=True)
+    return table[table["count"] > 0].reset_index(drop=True)
+
+
+def _spectrum_columns(spectrum: Spectrum) -> dict[str, Tensor]:
+    return {
+        "qk_trace": spectrum.trace,
+        "qk_square": spectrum.square,
+        "qk_scale": spectrum.scale,
+        "qk_variance": spectrum.variance,
+        "qk_spectral_norm": spectrum.spectral_norm,
+        "xi": spectrum.xi,
+        "eta": spectrum.eta,
+    }

@@ -1,0 +1,70 @@
+"""What is measured of the tokens that leave one block, sequence by sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from uncollapse.metrics import (
+    Cosines,
+    effective_rank,
+    residual,
+    residual_frobenius,
+    residual_ratio,
+    singular_values,
+    stable_rank,
+)
+
+
+class TokenStatistics:
+    """Sums over sequences for one layer; memory does not grow with their number."""
+
+    def __init__(self, decompositions: int) -> None:
+        self.decompositions = decompositions  # ranks are of the first so many sequences
+        self.sequences = 0
+        self.broken = False  # NaN or inf was seen; such sequences are left out of the sums
+        self.sums = {"residual_ratio": 0.0, "residual_frobenius": 0.0, "norm_mean": 0.0}
+        self.rank_sums = {"stable_rank": 0.0, "effective_rank": 0.0}
+        self.ranked = 0
+        self.cosines = Cosines.empty()
+        self.centred = Cosines.empty()
+
+    def add(self, x: Tensor, real: Tensor | None) -> None:
+        """Take in tokens (B, T, M); `real` (B, T) is False at padding."""
+        for index, sequence in enumerate(x.detach()):
+            tokens = sequence if real is None else sequence[real[index]]
+            if len(tokens) >= 2:
+                self._add_sequence(tokens.float())
+
+    def _add_sequence(self, x: Tensor) -> None:
+        if not x.isfinite().all():
+            self.broken = True
+            return
+        self.sequences += 1
+        self.sums["residual_ratio"] += residual_ratio(x).item()
+        self.sums["residual_frobenius"] += residual_frobenius(x).item()
+        self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1).mean().item()
+        self.cosines.add(x)
+        self.centred.add(residual(x))
+        if self.ranked < self.decompositions:
+            singular = singular_values(x)
+            self.rank_sums["stable_rank"] += stable_rank(x, singular).item()
+            self.rank_sums["effective_rank"] += effective_rank(x, singular).item()
+            self.ranked += 1
+
+    def row(self) -> dict[str, float]:
+        """This layer's columns of `Diagnosis.layers`."""
+        nan = float("nan")
+        means = {name: total / self.sequences if self.sequences else nan for name, total in self.sums.items()}
+        ranks = {name: total / self.ranked if self.ranked else nan for name, total in self.rank_sums.items()}
+        cosines, centred = self.cosines.histogram, self.centred.histogram
+        return {
+            **means,
+            **ranks,
+            "cosine_mean": cosines.mean,
+            "cosine_median": cosines.median,
+            "cosine_mode": cosines.mode,
+            "cosine_aligned": self.cosines.aligned_share,
+            "cosine_centred": centred.mean,
+            "cosine_centred_aligned": self.centred.aligned_share,
+        }

@@ -1,0 +1,67 @@
+"""How attention is spread over the keys: entropy, sinks. Rows of weights or scores are (..., K)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+HIDDEN = -1e30  # score of a key that is not seen: exp gives 0, and 0 times it is 0, which -inf would make NaN
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """Entropy of attention rows in nats: (..., K) -> (...).
+
+    >>> import torch
+    >>> entropy(torch.full((4,), 0.25)) / torch.log(torch.tensor(4.0))
+    tensor(1.)
+    """
+    rows: Tensor = torch.special.entr(weights).sum(dim=-1)
+    return rows
+
+
+@dataclass
+class RowStatistics:
+    """What one pass over rows of scores (..., K) gives; every field is (...) but `exponentials` (..., K)."""
+
+    entropy: Tensor
+    entropy_no_first: Tensor  # of the weights without the first visible key, scaled to sum to one again
+    first: Tensor  # weight on the first visible key
+    largest_score: Tensor
+    exponentials: Tensor  # exp(score - largest_score); divided by `normaliser`, the weights
+    normaliser: Tensor
+
+
+def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
+    """Entropy and sink of softmax rows, from their scores; `scores` is overwritten.
+
+    Args:
+        scores: (..., K), HIDDEN where a key is not seen.
+        first: index of the first visible key of each row, (...).
+
+    >>> import torch
+    >>> r = row_statistics(torch.zeros(1, 4), torch.tensor([0]))
+    >>> r.entropy.exp(), r.entropy_no_first.exp(), r.first
+    (tensor([4.]), tensor([3.]), tensor([0.2500]))
+    """
+    first = first.unsqueeze(-1)
+    largest = scores.amax(dim=-1, keepdim=True)
+    relative = scores.sub_(largest)
+    exponentials = relative.exp()
+    first_exp, first_relative = exponentials.gather(-1, first), relative.gather(-1, first)
+    exponentials.scatter_(-1, first, 0.0)  # sums without the first key first: taking it off again would cancel digits
+    rest = exponentials.sum(dim=-1)
+    rest_product = torch.linalg.vecdot(exponentials, relative)
+    exponentials.scatter_(-1, first, first_exp)
+    first_exp, first_relative = first_exp.squeeze(-1), first_relative.squeeze(-1)
+    total = rest + first_exp
+    product = rest_product + first_exp * first_relative
+    return RowStatistics(
+        entropy=(total.log() - product / total).clamp(min=0.0),
+        entropy_no_first=(rest.log() - rest_product / rest).clamp(min=0.0).where(rest > 0, 0.0),
+        first=first_exp / total,
+        largest_score=largest.squeeze(-1),
+        exponentials=exponentials,
+        normaliser=total,
+    )

@@ -1,0 +1,76 @@
+"""How alike tokens are: the cosine of every pair of tokens of a sequence. Tokens are rows: (T, M).
+
+Pairs are counted into histograms tile by tile, so that no T x T matrix is ever held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .histogram import Histogram
+
+ALIGNED = 0.99  # a pair with a larger cosine counts as aligned
+BINS = 400  # over [-1, 1]: 0.005 each, so that ALIGNED is an edge
+_ROWS = 256  # rows of a tile
+
+
+@dataclass
+class Cosines:
+    """The cosines of all pairs of distinct tokens of one or more sequences, pooled."""
+
+    histogram: Histogram
+    aligned: int = 0  # pairs above ALIGNED
+
+    @classmethod
+    def empty(cls) -> Cosines:
+        """No pair yet."""
+        return cls(Histogram.empty(-1.0, 1.0, BINS))
+
+    def add(self, x: Tensor) -> None:
+        """Count the pairs of one sequence (T, M)."""
+        unit = unit_tokens(x)
+        for start in range(0, len(unit), _ROWS):
+            tile = unit[start : start + _ROWS] @ unit[start:].mT  # pairs with tokens before `start` are counted already
+            keep = torch.ones_like(tile, dtype=torch.bool).triu(1)
+            cosines = tile[keep].clamp(-1.0, 1.0)
+            self.histogram.add(cosines)
+            self.aligned += int((cosines > ALIGNED).sum())
+
+    @property
+    def aligned_share(self) -> float:
+        """The share of pairs above ALIGNED."""
+        return self.aligned / self.histogram.total if self.histogram.total else float("nan")
+
+
+def unit_tokens(x: Tensor) -> Tensor:
+    """Tokens scaled to length one; a token of zeros stays zero."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x / length).where(length > 0, 0.0)
+
+
+def cosine_pairs(x: Tensor) -> Tensor:
+    """The cosine of every pair of distinct tokens: (T, M) -> (T (T - 1) / 2,). For short sequences; else `Cosines`.
+
+    >>> import torch
+    >>> cosine_pairs(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
+    tensor([0., 1., 0.])
+    """
+    unit = unit_tokens(x)
+    first, second = torch.triu_indices(len(x), len(x), 1)
+    return (unit @ unit.mT)[first, second].clamp(-1.0, 1.0)
+
+
+def cosine_mean(x: Tensor) -> Tensor:
+    """Mean cosine over all pairs of distinct tokens: (..., T, M) -> (...), without forming the pairs.
+
+    >>> import torch
+    >>> cosine_mean(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
+    tensor(0.3333)
+    """
+    unit = unit_tokens(x)
+    tokens = x.shape[-2]
+    with_itself = unit.square().sum(dim=(-1, -2))
+    return (unit.sum(dim=-2).square().sum(dim=-1) - with_itself) / (tokens * (tokens - 1))

@@ -1,0 +1,65 @@
+"""The spectrum of W = W_Q^T W_K of a head, from D x D products only; W itself (M x M) is never formed.
+
+W_Q and W_K are (..., D, M). The non-zero eigenvalues of W are those of W_K W_Q^T. Trained W are not symmetric, so what
+the papers say of symmetric matrices is taken of S = (W + W^T)/2: tr S = tr W, tr S^2 = (tr W^2 + tr W^T W)/2 >= 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Numbers of each head (...), and its D eigenvalues that may differ from zero (..., D), complex."""
+
+    trace: Tensor  # tr W
+    square: Tensor  # tr W^2, may be negative
+    scale: Tensor  # tr W^T W
+    variance: Tensor  # M tr S^2 - (tr W)^2 (Eq. 8)
+    spectral_norm: Tensor  # largest singular value of W
+    xi: Tensor  # tr W / sqrt(tr S^2)
+    eta: Tensor  # sqrt(tr S^2) / lambda
+    eigenvalues: Tensor
+
+
+def qk_traces(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The traces tr W, tr W^2 and tr W^T W of W = W_Q^T W_K.
+
+    >>> import torch
+    >>> qk_traces(torch.eye(2, 3), 2 * torch.eye(2, 3))
+    (tensor(4.), tensor(8.), tensor(8.))
+    """
+    small = key @ query.mT  # W_K W_Q^T: (..., D, D)
+    trace = (query * key).sum(dim=(-1, -2))
+    square = (small * small.mT).sum(dim=(-1, -2))
+    scale = ((query @ query.mT) * (key @ key.mT)).sum(dim=(-1, -2))
+    return trace, square, scale
+
+
+def qk_spectrum(query: Tensor, key: Tensor, softmax_scale: float) -> Spectrum:
+    """The spectrum of each head, in float64; `softmax_scale` is 1/lambda, usually 1/sqrt(D).
+
+    >>> import torch
+    >>> qk_spectrum(torch.eye(2, 3), torch.eye(2, 3), softmax_scale=1.0).spectral_norm
+    tensor(1., dtype=torch.float64)
+    """
+    query, key = query.detach().double(), key.detach().double()
+    trace, square, scale = qk_traces(query, key)
+    symmetric = (square + scale) / 2  # tr S^2
+    width = query.shape[-1]
+    # singular values of W squared are the eigenvalues of (W_Q W_Q^T)(W_K W_K^T)
+    squares = torch.linalg.eigvals((query @ query.mT) @ (key @ key.mT)).real
+    return Spectrum(
+        trace=trace,
+        square=square,
+        scale=scale,
+        variance=width * symmetric - trace.square(),
+        spectral_norm=squares.amax(dim=-1).clamp(min=0.0).sqrt(),
+        xi=(trace / symmetric.sqrt()).where(symmetric > 0, 0.0),
+        eta=symmetric.clamp(min=0.0).sqrt() * softmax_scale,
+        eigenvalues=torch.linalg.eigvals(key @ query.mT),
+    )
