@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 QUICK_ROUNDS = 2
 BUDGET = 30.0  # seconds after which a race starts no new round
+QUICK_BUDGET = 2.0
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,13 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     shapes = shapes_of(lengths or (QUICK_LENGTHS if settings.quick else LENGTHS))
     size = models.QUICK if settings.quick else models.FULL
     rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
+    budget = QUICK_BUDGET if settings.quick else BUDGET
     total = 2 * len(shapes) * len(CONTESTANTS) + (0 if settings.no_models else len(list(models.duels(size))) + 1)
     print(f"{len(CONTESTANTS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
     with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
-        cells = attention_cells(shapes, rounds, BUDGET, settings.limit, tick=bar.update)
+        cells = attention_cells(shapes, rounds, budget, settings.limit, tick=bar.update)
         if not settings.no_models:
-            cells += models.model_cells(size, rounds, BUDGET, tick=bar.update, compile_time=not settings.quick)
+            cells += models.model_cells(size, rounds, budget, tick=bar.update, compile_time=not settings.quick)
     return as_table(cells)
 
 
@@ -134,7 +136,7 @@ def describe(settings: Settings) -> dict[str, Any]:
     chosen = asdict(settings) | {"out": str(settings.out)}
     for name in ("estimate", "length", "batch", "force"):
         del chosen[name]
-    fixed = {"seed": SEED, "dtype": "float32", "budget": BUDGET, "usable_memory": USABLE, "rule": asdict(RULE)}
+    fixed = {"seed": SEED, "dtype": "float32", "budget": QUICK_BUDGET if settings.quick else BUDGET, "usable_memory": USABLE, "rule": asdict(RULE)}
     return {**chosen, **fixed}
 
 
