@@ -108,6 +108,11 @@ void read_values(int64_t m, int64_t size, int64_t n, Matrix a, Matrix b, Mutable
   product(Op::plain, Op::plain, m, size, n, 1.0f, a, b, 0.0f, c);
 }
 
+// Gradients of keys and values from a strip: c (n, size) = alpha a (m, n)^T b (m, size) + beta c
+void gather(int64_t n, int64_t size, int64_t m, float alpha, Matrix a, Matrix b, float beta, MutableMatrix c) {
+  product(Op::transposed, Op::plain, n, size, m, alpha, a, b, beta, c);
+}
+
 // ---- one row of scores ----------------------------------------------------------------------------------------------
 
 template <typename F>
@@ -184,7 +189,7 @@ float exp_and_sum(const float* x, float* weights, float max, int64_t n) {
   return total(sum);
 }
 
-// ---- dropout: the same function of seed and place as dropout.py ------------------------------------------------------
+// ---- dropout: the same function of seed and place as dropout.py -----------------------------------------------------
 
 inline uint32_t mix(uint32_t x) {
   x ^= x >> 16;
@@ -201,7 +206,8 @@ struct Dropout {
   bool on() const { return p > 0.0; }
 
   void factors(int64_t row, float* out, int64_t n) const {
-    const uint32_t key = mix(mix(static_cast<uint32_t>(row) ^ static_cast<uint32_t>(seed)) ^ static_cast<uint32_t>(seed >> 32));
+    const auto low = static_cast<uint32_t>(seed), high = static_cast<uint32_t>(seed >> 32);
+    const uint32_t key = mix(mix(static_cast<uint32_t>(row) ^ low) ^ high);
     const double bound = std::nearbyint(p * 4294967296.0);
     const uint32_t threshold = bound >= 4294967295.0 ? 0xFFFFFFFFu : static_cast<uint32_t>(bound);
     const float survivor = p >= 1.0 ? 0.0f : static_cast<float>(1.0 / (1.0 - p));
@@ -235,7 +241,9 @@ struct Place {  // of one row
 };
 
 // Softmax of a row without its division: weights, their sum's inverse, and log-sum-exp (+inf where no key is seen).
-void soften(float* h, const float* old, float keep, float* weights, float* factors, const Place& at, const Sight& sight, float& inverse, float& logsumexp) {
+void soften(
+    float* h, const float* old, float keep, float* weights, float* factors, const Place& at, const Sight& sight,
+    float& inverse, float& logsumexp) {
   const int64_t n = at.seen;
   float max = old ? inherit_and_max(h, old, keep, n) : (sight.mask ? 0.0f : row_max(h, n));
   const float* x = h;
@@ -268,7 +276,7 @@ void soften(float* h, const float* old, float keep, float* weights, float* facto
   }
 }
 
-// Gradient of a row of scores. `gradient` holds that of the weights and becomes that of the scores; `weights` is filled.
+// Gradient of a row of scores. `gradient` holds that of the weights and becomes that of the scores; `weights` is made.
 void soften_backward(
     const float* h, const float* carried, float* weights, float* gradient, float* factors, float* inherited, float keep,
     const Place& at, const Sight& sight, float logsumexp, float row_sum) {
@@ -348,14 +356,15 @@ struct Strips {  // where the strips of one head lie; tiling.py's Layout
   int64_t first(int64_t i) const { return i * tile; }
   int64_t rows(int64_t i) const { return std::min(tile, queries - i * tile); }
   int64_t width(int64_t i) const { return causal ? first(i) + rows(i) : keys; }
-  int64_t offset(int64_t i) const { return causal ? tile * tile * i * (i + 1) / 2 : i * tile * keys; }
+  int64_t offset(int64_t i) const { return causal ? tile * tile * (i * (i + 1) / 2) : i * tile * keys; }
   int64_t per_head() const { return queries == 0 ? 0 : offset(count() - 1) + rows(count() - 1) * width(count() - 1); }
 };
 
 class Scratch {  // a run of floats for each thread
  public:
   Scratch(int64_t size, const Tensor& like)
-      : size_((size + 15) / 16 * 16), memory_(at::empty({at::get_num_threads() * size_}, like.options().dtype(at::kFloat))) {}
+      : size_((size + 15) / 16 * 16),
+        memory_(at::empty({at::get_num_threads() * size_}, like.options().dtype(at::kFloat))) {}
   float* mine() const { return memory_.mutable_data_ptr<float>() + at::get_thread_num() * size_; }
 
  private:
@@ -423,11 +432,13 @@ std::tuple<Tensor, Tensor> carried_forward(
 }
 
 std::tuple<Tensor, Tensor, Tensor> carried_backward(
-    const Tensor& grad_in, const OptionalTensor& grad_hidden, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
-    const Tensor& out_in, const Tensor& hidden, const Tensor& logsumexp, const OptionalTensor& grad_old,
+    const Tensor& grad_in, const OptionalTensor& grad_hidden, const Tensor& q_in, const Tensor& k_in,
+    const Tensor& v_in, const Tensor& out_in, const Tensor& hidden, const Tensor& logsumexp,
+    const OptionalTensor& grad_old,
     const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
     int64_t tile) {
-  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in), dout = as_float(grad_in), out = as_float(out_in);
+  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+  const Tensor dout = as_float(grad_in), out = as_float(out_in);
   const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), size = q.size(3), value_size = v.size(3);
   const int64_t groups = k.size(1), shared = heads / groups;
   const bool grouped = groups != heads;
@@ -459,22 +470,23 @@ std::tuple<Tensor, Tensor, Tensor> carried_backward(
       for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
         const int64_t place = item * strips.per_head() + strips.offset(i);
-        product(Op::plain, Op::transposed, count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
+        scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r, skip = place + r * width;
           const int64_t old_width = olds.width(i);
           const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
-          float* const below = inherited ? inherited + item * olds.per_head() + olds.offset(i) + r * old_width : nullptr;
+          const int64_t old_place = item * olds.per_head() + olds.offset(i) + r * old_width;
+          float* const below = inherited ? inherited + old_place : nullptr;
           soften_backward(
-              scores + skip, carried ? carried + skip : nullptr, weights + r * width, gradient + r * width, factors, below,
-              keep, at, sight, logsumexp.const_data_ptr<float>()[item * queries + row],
+              scores + skip, carried ? carried + skip : nullptr, weights + r * width, gradient + r * width, factors,
+              below, keep, at, sight, logsumexp.const_data_ptr<float>()[item * queries + row],
               dot(douts.from(row).data, outs.from(row).data, value_size));
           if (below) std::fill(below + width, below + old_width, 0.0f);
         }
         const Matrix change{gradient, width};
-        product(Op::transposed, Op::plain, width, value_size, count, 1.0f, {weights, width}, douts.from(first), beta, dvs);
+        gather(width, value_size, count, 1.0f, {weights, width}, douts.from(first), beta, dvs);
         product(Op::plain, Op::plain, count, size, width, gain, change, ks, 0.0f, dqs.from(first));
-        product(Op::transposed, Op::plain, width, size, count, gain, change, qs.from(first), beta, dks);
+        gather(width, size, count, gain, change, qs.from(first), beta, dks);
       }
     }
   });
@@ -548,7 +560,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
       for (int64_t i = 0; i < strips.count(); ++i) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
         stack.gather_queries(b, h, first, count, ours);
-        product(Op::plain, Op::transposed, count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        scores_of(count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
           const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
@@ -566,8 +578,8 @@ std::tuple<Tensor, Tensor> stacked_forward(
 
 std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
     const Tensor& grad_in, at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, const Tensor& out_in,
-    const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal, double dropout_p,
-    int64_t seed, int64_t tile) {
+    const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal,
+    double dropout_p, int64_t seed, int64_t tile) {
   const Stack stack(q_list, k_list, weight_list);
   const Tensor v = as_float(v_in), dout = as_float(grad_in), out = as_float(out_in), q = stack.qs[0];
   const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3);
@@ -605,8 +617,8 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
       for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
         stack.gather_queries(b, h, first, count, ours);
-        product(Op::plain, Op::transposed, count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
-        product(Op::plain, Op::transposed, count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
+        scores_of(count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
           const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
@@ -617,9 +629,9 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
               dot(douts.from(row).data, outs.from(row).data, value_size));
         }
         const Matrix change{gradient, width};
-        product(Op::transposed, Op::plain, width, value_size, count, 1.0f, {strip, width}, douts.from(first), beta, dvs);
+        gather(width, value_size, count, 1.0f, {strip, width}, douts.from(first), beta, dvs);
         product(Op::plain, Op::plain, count, wide, width, 1.0f, change, {theirs, wide}, 0.0f, {dours, wide});
-        product(Op::transposed, Op::plain, width, wide, count, 1.0f, change, {ours, wide}, beta, {dtheirs, wide});
+        gather(width, wide, count, 1.0f, change, {ours, wide}, beta, {dtheirs, wide});
         for (int64_t l = 0; l < depth; ++l) {
           const MutableMatrix into = mutable_head(dqs[l], b, h).from(first);
           const float weight = stack.weights[l];
@@ -645,15 +657,15 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
 
 TORCH_LIBRARY(uncollapse_native, m) {
   m.def(
-      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, Tensor? mask, float keep, float gain, "
-      "bool causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, Tensor? mask, float keep, "
+      "float gain, bool causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
       "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, Tensor hidden, "
       "Tensor logsumexp, Tensor(a!)? grad_old, Tensor? mask, float keep, float gain, bool causal, bool old_causal, "
       "float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, float[] weights, Tensor? mask, bool causal, float dropout_p, "
-      "int seed, int tile) -> (Tensor, Tensor)");
+      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, float[] weights, Tensor? mask, bool causal, "
+      "float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
       "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, "
       "float[] weights, Tensor? mask, bool causal, float dropout_p, int seed, int tile) "
