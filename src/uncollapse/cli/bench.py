@@ -136,7 +136,13 @@ def describe(settings: Settings) -> dict[str, Any]:
     chosen = asdict(settings) | {"out": str(settings.out)}
     for name in ("estimate", "length", "batch", "force"):
         del chosen[name]
-    fixed = {"seed": SEED, "dtype": "float32", "budget": QUICK_BUDGET if settings.quick else BUDGET, "usable_memory": USABLE, "rule": asdict(RULE)}
+    fixed = {
+        "seed": SEED,
+        "dtype": "float32",
+        "budget": QUICK_BUDGET if settings.quick else BUDGET,
+        "usable_memory": USABLE,
+        "rule": asdict(RULE),
+    }
     return {**chosen, **fixed}
 
 
