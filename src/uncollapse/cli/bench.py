@@ -122,7 +122,7 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
         f"uncollapse {machine['uncollapse']}, Python {machine['python']}, torch {machine['packages']['torch']}; "
         f"{machine['processor']}, {machine['threads']} threads, float32; {machine['date']}. {' '.join(missing)}"
     )
-    html = page("What inherited scores cost", sentences, chart, aid, wide, source)
+    html = page("What inherited scores cost", "Time by length", sentences, chart, aid, wide, source)
     (folder / "bench.html").write_text(html, encoding="utf-8")
     chart.save(folder / "bench.png", scale_factor=2)
 

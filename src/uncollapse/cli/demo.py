@@ -69,7 +69,7 @@ def run(settings: Settings) -> int:
             f"LayerNorm {'off' if settings.no_layer_norm else 'on'}, {seeds} seeds, float64."
         )
         aid = "A line that falls means tokens become alike with depth. Hover over a point for its numbers."
-        html = page("What keeps tokens apart?", sentences, chart, aid, wide, source)
+        html = page("What keeps tokens apart?", "By depth", sentences, chart, aid, wide, source)
         (folder / "residual-by-depth.html").write_text(html, encoding="utf-8")
         chart.save(folder / "residual-by-depth.png", scale_factor=2)
         table.to_csv(folder / "residual-by-depth.csv", index=False)

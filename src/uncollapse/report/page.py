@@ -97,14 +97,28 @@ def document(
 
 
 def page(
-    title: str, sentences: Sequence[str], chart: alt.TopLevelMixin, reading_aid: str, table: pd.DataFrame, source: str
+    title: str,
+    heading: str,
+    sentences: Sequence[str],
+    chart: alt.TopLevelMixin,
+    reading_aid: str,
+    table: pd.DataFrame,
+    source: str,
 ) -> str:
-    """A page of sentences, one chart and one table; numbers stand as the table gives them."""
-    lead = bullet_list(sentences)
-    narrow = {"legend": {"orient": "bottom", "columns": 2}, "axisX": {"labelOverlap": "parity"}}  # fits a phone
-    spec = chart.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
-    drawing = Chart("chart", spec | {"config": narrow}, reading_aid)
-    return document(title, lead, [Section("By depth", [drawing])], {}, table_html(table, "The numbers"), source)
+    """A page of sentences, one chart (or panels beside each other) and one table, whose numbers stand as given."""
+    panels = getattr(chart, "hconcat", [chart])
+    drawings = [
+        _fluid(panel, f"chart{n}", reading_aid if n == len(panels) else "") for n, panel in enumerate(panels, 1)
+    ]
+    section = Section(heading, drawings, layout="rows" if len(panels) == 1 else "pairs")
+    return document(title, bullet_list(sentences), [section], {}, table_html(table, "The numbers"), source)
+
+
+def _fluid(panel: alt.TopLevelMixin, name: str, reading_aid: str) -> Chart:
+    """A chart as wide as there is room, also on a phone."""
+    narrow = {"legend": {"orient": "bottom", "columns": 2}, "axisX": {"labelOverlap": "parity"}}
+    spec = panel.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
+    return Chart(name, spec | {"config": narrow}, reading_aid)
 
 
 def menu(name: str, text: str, options: Mapping[Any, tuple[str, str]], chosen: Any) -> str:
