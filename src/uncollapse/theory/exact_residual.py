@@ -106,12 +106,16 @@ def exact_residuals(network: AttentionOnly, x: Tensor) -> Iterator[LayerState]:
         interaction = keep * interaction + gain * _per_head(rest @ weights.qk.unsqueeze(1), rest)  # Eq. 22
         direction = torch.einsum("bm,hmn->bhn", mean, weights.qk) + weights.qk_bias
         common = keep * common + gain * direction @ rest.mT  # Eq. 20
-        p = common.softmax(dim=-1)
-        difference = _softmax_difference(p, interaction)  # P - 1 p: (B, H, T, T)
+        log_p = common.log_softmax(dim=-1)
+        difference = _softmax_difference(log_p, interaction)  # P - 1 p: (B, H, T, T)
         values = torch.einsum("btm,hmn->bhtn", rest, weights.value_output)
         moved = (difference @ values).sum(dim=1)  # (P - 1 p) R W_VO, summed over heads
         rest = network.alpha * rest + (1.0 - network.alpha) * residual(moved)
-        shared = (p.unsqueeze(-2) @ values).sum(dim=(1, 2)) + mean @ weights.value_output.sum(dim=0) + weights.constant
+        shared = (
+            (log_p.exp().unsqueeze(-2) @ values).sum(dim=(1, 2))
+            + mean @ weights.value_output.sum(dim=0)
+            + weights.constant
+        )
         mean = network.alpha * mean + (1.0 - network.alpha) * (shared + moved.mean(dim=1))
         yield LayerState(number, keep, take, weights, before, rest, mean, inherited, carried, interaction)
 
@@ -129,9 +133,13 @@ def _per_head(left: Tensor, right: Tensor) -> Tensor:
     return left.transpose(0, 1) @ right.mT.unsqueeze(1)
 
 
-def _softmax_difference(p: Tensor, interaction: Tensor) -> Tensor:
-    """softmax(log p + E_i) - p for each row i, without cancellation: p_k (expm1 E_ik - z_i) / (1 + z_i)."""
+def _softmax_difference(log_p: Tensor, interaction: Tensor) -> Tensor:
+    """softmax(log p + E_i) - p for each row i (B, H, T, T), without cancellation: p_k (expm1 E_ik - z_i) / (1 + z_i)."""
+    p = log_p.exp()
     # a constant along the row changes nothing; without its mean, z is of second order and no digits cancel
-    growth = (interaction - interaction @ p.unsqueeze(-1)).expm1()
+    centred = interaction - interaction @ p.unsqueeze(-1)
+    growth = centred.expm1()
     z = growth @ p.unsqueeze(-1)  # sum_k p_k expm1(E_ik): (B, H, T, 1)
-    return p.unsqueeze(-2) * (growth - z) / (1.0 + z)
+    small = p.unsqueeze(-2) * (growth - z) / (1.0 + z)
+    large = (log_p.unsqueeze(-2) + centred).softmax(dim=-1) - p.unsqueeze(-2)  # expm1 of large scores overflows
+    return torch.where(centred.abs().amax(dim=-1, keepdim=True) < 1.0, small, large)

@@ -57,7 +57,7 @@ def walk_moments(
 ) -> WalkMoments:
     """Eq. 15 to 18 and 22, from t1 = tr(W Sigma) and t2 = tr(W Sigma W Sigma).
 
-    Isserlis' theorem with Cov(x_i, x_j) = min(i, j) Sigma gives the corrected form, for any i <= j <= T. The printed one
+    Isserlis' theorem with Cov(x_i, x_j) = min(i, j) Sigma gives the corrected form, for any i <= j <= T. The print
     starts the walk at x_1 = 0 in (15) and shifts (16) to (18) by constants: it agrees in the leading order only.
 
     >>> walk_moments(1, 1, t1=1.0, t2=1.0).quadratic, walk_moments(1, 1, 1.0, 1.0, form="as_printed").quadratic
