@@ -130,7 +130,7 @@ def test_constants():
 
 
 def test_collapse_without_skip_is_faster_than_exponential():
-    """alpha = 0: log ||R|| falls by log(alpha') more in every layer, like alpha'^(L^2/2); Theorem D.3 speaks of a rate."""
+    """alpha = 0: log ||R|| falls by log(alpha') more in every layer, like alpha'^(L^2/2), not at a rate."""
     net, x = network(depth=20, heads=1, alpha=0.0, alpha_hidden=0.5)
     logs = torch.stack([norm_1_inf(state.after) for state in exact_residuals(net, x)]).log().mean(dim=1)
     bend = logs.diff().diff()[6:].mean().item()

@@ -134,7 +134,7 @@ def _per_head(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _softmax_difference(log_p: Tensor, interaction: Tensor) -> Tensor:
-    """softmax(log p + E_i) - p for each row i (B, H, T, T), without cancellation: p_k (expm1 E_ik - z_i) / (1 + z_i)."""
+    """softmax(log p + E_i) - p for each row i (B, H, T, T), without cancellation."""
     p = log_p.exp()
     # a constant along the row changes nothing; without its mean, z is of second order and no digits cancel
     centred = interaction - interaction @ p.unsqueeze(-1)

@@ -63,7 +63,8 @@ def qk_matrix(width: int, mean: float, scale: float, random: torch.Generator) ->
     """
     eigenvalues = mean + scale * torch.randn(width, dtype=torch.float64, generator=random)
     basis, _ = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64, generator=random))
-    return (basis * eigenvalues) @ basis.mT
+    weights: Tensor = (basis * eigenvalues) @ basis.mT
+    return weights
 
 
 def anisotropic_covariance(width: int, random: torch.Generator, reach: float = 2.5) -> Array:
