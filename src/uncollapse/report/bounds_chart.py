@@ -5,16 +5,16 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from .figure_page import BLACK, BLUE, SKY, VERMILLION, Drawing, heading
+from .figure_page import BLACK, BLUE, ORANGE, SKY, VERMILLION, Drawing, heading
 
-LOWEST = -60.0  # exponents below are cut off
-STYLES = [(BLACK, [1, 0]), (VERMILLION, [1, 0]), (BLUE, [1, 0]), (VERMILLION, [5, 4]), (SKY, [5, 4])]
+LOWEST = -60.0  # the smallest power of ten shown; curves run out of the panel there
+STYLES = [(BLACK, [1, 0]), (VERMILLION, [6, 4]), (BLUE, [1, 0]), (ORANGE, [6, 4]), (SKY, [1, 0])]
 
 
 def bounds_chart(table: pd.DataFrame) -> Drawing:
     """`table` has network, depth, curve and mean (a power of ten); five curves, the measured one first."""
     curves = list(table["curve"].unique())
-    shown = table[table["mean"] >= LOWEST].assign(value=lambda t: 10.0 ** t["mean"])
+    shown = table.assign(value=10.0 ** table["mean"])
     colour = alt.Color(
         "curve:N",
         sort=curves,
@@ -25,8 +25,8 @@ def bounds_chart(table: pd.DataFrame) -> Drawing:
             columns=3,
             labelLimit=300,
             labelFontSize=12,
-            symbolStrokeWidth=3,
-            symbolSize=300,
+            symbolType="stroke",
+            symbolSize=400,
         ),
     )
     panels = []
@@ -36,18 +36,20 @@ def bounds_chart(table: pd.DataFrame) -> Drawing:
             y=alt.Y(
                 "value:Q",
                 title="residual, (1, ∞) norm",
-                scale=alt.Scale(type="log", domain=[10.0 ** _floor(own), 100.0], clamp=True),
+                scale=alt.Scale(type="log", domain=[10.0 ** _floor(own), 100.0]),
                 axis=alt.Axis(format="~e", tickCount=7),
             ),
             color=colour,
             tooltip=["network:N", "curve:N", "depth:Q", alt.Tooltip("value:Q", format=".2e")],
         )
-        lines = base.mark_line(strokeWidth=2.2).encode(
+        lines = base.mark_line(strokeWidth=2.2, clip=True).encode(
             strokeDash=alt.StrokeDash(
                 "curve:N", sort=curves, scale=alt.Scale(domain=curves, range=[style[1] for style in STYLES])
             )
         )
-        dots = base.transform_filter(alt.datum.curve == curves[0]).mark_point(filled=True, size=45, opacity=1)
+        dots = base.transform_filter(alt.datum.curve == curves[0]).mark_point(
+            filled=True, size=45, opacity=1, clip=True
+        )
         panels.append((lines + dots).properties(width=270, height=280, title=str(network)))
     chart: Drawing = alt.hconcat(
         *panels,

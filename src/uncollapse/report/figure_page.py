@@ -1,4 +1,4 @@
-"""The page of one figure: what it shows, the chart, how to read it, its main numbers. Opens from disk, needs no network."""
+"""The page of one figure: what it shows, the chart, how to read it, its main numbers. Needs no network."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ Drawing = alt.Chart | alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.V
 
 VERMILLION, ORANGE, PINK, SKY, BLUE, GREEN = COLOURS  # Okabe and Ito's colours
 BLACK = "#000000"
+SEAMLESS = 1.06  # cells of a map overlap a little, or the paper shows between them
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2430; background: #fff; max-width: 72rem; margin: 2rem auto;

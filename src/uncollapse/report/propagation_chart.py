@@ -5,13 +5,13 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from .figure_page import BLACK, BLUE, VERMILLION, Drawing, heading
+from .figure_page import BLACK, BLUE, SEAMLESS, VERMILLION, Drawing, heading
 
 
 def propagation_map(table: pd.DataFrame) -> Drawing:
     """`table` has form, eta, xi, theta and rho on a grid; rows of panels are forms, columns are eta."""
     half_xi, half_theta = (
-        float(pd.Series(table[name].unique()).sort_values().diff().median()) / 2 for name in ("xi", "theta")
+        SEAMLESS * float(pd.Series(table[name].unique()).sort_values().diff().median()) / 2 for name in ("xi", "theta")
     )
     table = table.assign(
         left=table["xi"] - half_xi,
@@ -21,7 +21,7 @@ def propagation_map(table: pd.DataFrame) -> Drawing:
     )
     panel = (
         alt.Chart(table)
-        .mark_rect()
+        .mark_rect(clip=True)
         .encode(
             x=alt.X("left:Q", title="ξ", scale=alt.Scale(nice=False), axis=alt.Axis(values=[-10, -5, 0, 5, 10])),
             x2="right:Q",

@@ -7,10 +7,13 @@ import pandas as pd
 
 from .figure_page import BLUE, GREEN, VERMILLION, Drawing, heading
 
+SIZE = 96  # pixels of an image and height of a row
+
 
 def retrieval_chart(courses: pd.DataFrame, pixels: pd.DataFrame) -> Drawing:
     """`courses` has cue, time, quantity, value; `pixels` has cue, time, row, column, ink."""
-    rows = [_row(courses[courses["cue"] == cue], pixels[pixels["cue"] == cue], cue) for cue in courses["cue"].unique()]
+    cues = list(courses["cue"].unique())
+    rows = [_row(courses[courses["cue"] == cue], pixels[pixels["cue"] == cue], cue, cue == cues[-1]) for cue in cues]
     chart: Drawing = alt.vconcat(
         *rows,
         title=heading(
@@ -21,7 +24,7 @@ def retrieval_chart(courses: pd.DataFrame, pixels: pd.DataFrame) -> Drawing:
     return chart
 
 
-def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int) -> alt.HConcatChart:
+def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int, last: bool) -> alt.HConcatChart:
     images = [
         alt.Chart(own, title=f"t = {time:g}")
         .mark_rect()
@@ -30,7 +33,7 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int) -> alt.HConcatCh
             y=alt.Y("row:O", axis=None),
             color=alt.Color("ink:Q", scale=alt.Scale(scheme="greys", domain=[0, 1]), legend=None),
         )
-        .properties(width=72, height=72)
+        .properties(width=SIZE, height=SIZE)
         for time, own in pixels.groupby("time")
     ]
     overlaps = courses[courses["quantity"] != "energy"]
@@ -39,9 +42,9 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int) -> alt.HConcatCh
         "quantity:N",
         sort=names,
         scale=alt.Scale(domain=names, range=[BLUE, VERMILLION]),
-        legend=alt.Legend(title=None, orient="bottom", labelLimit=220),
+        legend=alt.Legend(title=None, orient="bottom", labelLimit=220) if last else None,
     )
-    dash = alt.StrokeDash("quantity:N", sort=names, scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]))
+    dash = alt.StrokeDash("quantity:N", sort=names, legend=None, scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]))
     lines = (
         alt.Chart(overlaps, title=f"digit {cue}: overlap")
         .mark_line(strokeWidth=2.2)
@@ -52,7 +55,7 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int) -> alt.HConcatCh
             strokeDash=dash,
             tooltip=["quantity:N", alt.Tooltip("time:Q", format=".2f"), alt.Tooltip("value:Q", format=".3f")],
         )
-        .properties(width=200, height=110)
+        .properties(width=200, height=SIZE)
     )
     energy = (
         alt.Chart(courses[courses["quantity"] == "energy"], title="energy")
@@ -62,7 +65,7 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int) -> alt.HConcatCh
             y=alt.Y("value:Q", title="energy", scale=alt.Scale(zero=False)),
             tooltip=[alt.Tooltip("time:Q", format=".2f"), alt.Tooltip("value:Q", format=".4f")],
         )
-        .properties(width=170, height=110)
+        .properties(width=170, height=SIZE)
     )
     chart: alt.HConcatChart = alt.hconcat(*images, lines, energy).resolve_scale(color="independent")
     return chart

@@ -26,7 +26,15 @@ def simulation_chart(table: pd.DataFrame, shown: Sequence[tuple[float, float]], 
 def _propagation(table: pd.DataFrame, shown: Sequence[tuple[float, float]]) -> alt.VConcatChart:
     rho = table[table["quantity"] == "rho"]
     sources = list(rho["source"].unique())
-    legend = alt.Legend(title=None, orient="top", labelFontSize=12, symbolStrokeWidth=3)
+    legend = alt.Legend(
+        title=None,
+        orient="top",
+        labelFontSize=12,
+        symbolType="stroke",
+        symbolStrokeWidth=3,
+        symbolOpacity=1,
+        symbolSize=300,
+    )
     rows = []
     for covariance in rho["covariance"].unique():
         panels = []
@@ -41,8 +49,8 @@ def _propagation(table: pd.DataFrame, shown: Sequence[tuple[float, float]]) -> a
                     legend=legend,
                 ),
             )
-            y = alt.Y("value:Q", title="ρ", scale=alt.Scale(domain=[0, 1]))
-            band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="ρ"), y2="high:Q")
+            y = alt.Y("value:Q", title="propagation ρ", scale=alt.Scale(domain=[0, 1]))
+            band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="propagation ρ"), y2="high:Q")
             lines = base.mark_line(strokeWidth=2).encode(
                 y=y,
                 strokeDash=alt.StrokeDash(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from .figure_page import BLACK, VERMILLION, Drawing, heading
+from .figure_page import BLACK, SEAMLESS, VERMILLION, Drawing, heading
 
 
 def softmax_chart(table: pd.DataFrame) -> Drawing:
@@ -38,12 +38,9 @@ def softmax_chart(table: pd.DataFrame) -> Drawing:
 
 
 def _surface(table: pd.DataFrame, name: str) -> alt.Chart:
-    step = float(pd.Series(table["w1"].unique()).sort_values().diff().median())
+    half = SEAMLESS * float(pd.Series(table["w1"].unique()).sort_values().diff().median()) / 2
     table = table.assign(
-        left=table["w1"] - step / 2,
-        right=table["w1"] + step / 2,
-        low=table["w2"] - step / 2,
-        top=table["w2"] + step / 2,
+        left=table["w1"] - half, right=table["w1"] + half, low=table["w2"] - half, top=table["w2"] + half
     )
     chart: alt.Chart = (
         alt.Chart(table, title=name)

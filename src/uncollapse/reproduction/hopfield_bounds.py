@@ -104,11 +104,11 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         "The corrected bounds hold in every layer of every network "
         f"({broken[CURVES['corrected']]} and {broken[CURVES['corrected_depth']]} means above them).",
         f"The printed bounds speak of α = 0. With α = 0.5, the network of the paper's Table 1, the residual after "
-        f"{setting.depth} layers is {with_skip[MEASURED]:.1e}, far above D.2 ({with_skip[CURVES['printed']]:.1e}) and D.3 "
-        f"({with_skip[CURVES['printed_depth']]:.1e}); the corrected bound with the skip gives "
+        f"{setting.depth} layers is {with_skip[MEASURED]:.1e}, far above D.2 ({with_skip[CURVES['printed']]:.1e}) and "
+        f"D.3 ({with_skip[CURVES['printed_depth']]:.1e}); the corrected bound with the skip gives "
         f"{with_skip[CURVES['corrected']]:.1e}.",
-        f"Lemma D.1 as printed, with scaled scores, also fails at α = 0: two tokens, W_QK = 0, W_V = I, d_k = 256 leave "
-        f"{after:.3f}, the printed bound is {printed:.3f}, the corrected one {corrected:.3f}.",
+        f"Lemma D.1 as printed, with scaled scores, also fails at α = 0: two tokens, W_QK = 0, W_V = I, d_k = 256 "
+        f"leave {after:.3f}, the printed bound is {printed:.3f}, the corrected one {corrected:.3f}.",
         f"The assumption that no row of scores spans more than {SPAN} holds for "
         f"{table['rows_within_assumption'].min():.0%} to {table['rows_within_assumption'].max():.0%} of the rows here.",
         "Without a skip the collapse is faster than exponential: the curve of α′ = 0.5 bends down all the way.",

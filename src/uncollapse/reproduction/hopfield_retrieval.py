@@ -101,8 +101,8 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
     ends = courses[courses["time"] == courses["time"].max()].pivot(index="cue", columns="quantity", values="value")
     rises = courses[courses["quantity"] == "energy"].groupby("cue")["value"].apply(lambda e: e.diff().max()).max()
     sentences = [
-        f"Of {10 * setting.trials} cues with noise as long as {setting.noise:g} times the pattern, {share:.0%} end nearest "
-        "to their own digit.",
+        f"Of {10 * setting.trials} cues with noise as long as {setting.noise:g} times the pattern, {share:.0%} end "
+        "nearest to their own digit.",
         *(f"Digit {cue}: overlap {row['overlap with the pattern']:.3f} at the end." for cue, row in ends.iterrows()),
         f"The energy never rises (largest step {rises:.1e}).",
     ]
@@ -111,8 +111,8 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         table=table,
         chart=retrieval_chart(courses, pixels),
         sentences=sentences,
-        reading_aid="A row is one noisy cue: its state at six moments, then how much it looks like its pattern and like "
-        "the nearest other one, then the energy, which can only fall.",
+        reading_aid="A row is one noisy cue: its state at six moments, then how much it looks like its pattern and "
+        "like the nearest other one, then the energy, which can only fall.",
         summary=ends.round(4).rename_axis(columns=None).reset_index(),
         settings={**setting.__dict__, "moments": list(MOMENTS), "patterns": "first image of each digit, scikit-learn"},
     )

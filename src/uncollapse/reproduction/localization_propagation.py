@@ -49,8 +49,8 @@ def figure_2(size: Size, tick: Callable[[], object]) -> Result:
         f"The two forms differ by up to {worst.max():.2f} (at eta = {worst.idxmax():g}): the corrected variance is "
         "smallest in the middle, the printed one grows towards the end.",
         "The corrected map is its own mirror image under theta -> 1 - theta, xi -> -xi; the printed one is not.",
-        f"At xi = 0 positions do not propagate alike: at eta = {ETAS[-1]:g} the middle has rho {flat.loc[ETAS[-1], 0.5]:.2f}, "
-        f"the ends {flat.loc[ETAS[-1], 0.0]:.2f} (Lemma 2.3 says uniform).",
+        f"At xi = 0 positions do not propagate alike: at eta = {ETAS[-1]:g} the middle has rho "
+        f"{flat.loc[ETAS[-1], 0.5]:.2f}, the ends {flat.loc[ETAS[-1], 0.0]:.2f} (Lemma 2.3 says uniform).",
     ]
     return Result(
         table=table,
@@ -79,7 +79,7 @@ def figure_3(size: Size, tick: Callable[[], object]) -> Result:
             parts.append(pd.concat([part, limit]).assign(view=view, r=round(xi * eta, 6)))
     table = pd.concat(parts, ignore_index=True)
     sentences = [
-        f"At xi = {xi:g}, r = {xi * eta:.2f}: tokens from theta = 1/2 to {min(1.0, 0.5 + 1 / (xi * eta)):.2f} propagate."
+        f"xi = {xi:g}, r = {xi * eta:.2f}: tokens from theta = 1/2 to {min(1.0, 0.5 + 1 / (xi * eta)):.2f} propagate."
         for xi, eta in PAIRS
     ] + [
         "At theta = 1/2 itself rho is 1/2 in either form, so the limit is 1/2 there and not 1 as Lemma 2 says.",

@@ -12,7 +12,7 @@ from uncollapse.theory import Simulation, anisotropic_covariance, generator, sig
 
 from .figure import Result, Size
 
-MEANS, SCALES = (0.0, 0.01, 0.1, 0.3), (0.01, 0.3, 1.0)
+MEANS, SCALES = (0.0, 0.01, 0.1, 0.3), (0.01, 0.3)
 SHOWN = ((0.0, 0.3), (0.01, 0.01), (0.1, 0.01), (0.3, 0.01))  # the spectra whose rho is drawn
 SIMULATION, CORRECTED, PRINTED = "simulation", "corrected, finite T", "as printed"
 ISOTROPIC, ANISOTROPIC = "isotropic", "anisotropic"
@@ -91,8 +91,8 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         table=table,
         chart=simulation_chart(table, SHOWN, float(np.log(setting.tokens))),
         sentences=sentences,
-        reading_aid="Above: how often a token's signal reaches the last query; the band is a 95 % interval over draws of "
-        "W_QK. Below: mean attention entropy; the dotted line is log T, uniform attention.",
+        reading_aid="Above: how often a token's signal reaches the last query; the band is a 95 % interval over draws "
+        "of W_QK. Below: mean attention entropy; the dotted line is log T, uniform attention.",
         summary=worst.rename(columns={CORRECTED: f"error, {CORRECTED}", PRINTED: f"error, {PRINTED}"}),
         settings={**asdict(setting), "means": list(MEANS), "scales": list(SCALES), "confidence": 0.95},
     )

@@ -39,14 +39,14 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
     section = table[np.isclose(table["w2"], 0.0)].pivot(index="w1", columns="function", values="value")
     gap = (section[SOFTMAX] - section[PIECEWISE]).abs()
     sentences = [
-        "Both depend on w1 - w2 alone; the piecewise form is the tangent of the softmax at the origin, cut off at 0 and 1.",
+        "Both depend on w1 - w2 alone; the piecewise form is the softmax's tangent at the origin, cut off at 0 and 1.",
         f"Along w2 = 0 they differ by at most {gap.max():.3f}, at w1 = {abs(gap.idxmax()):.2g}.",
     ]
     return Result(
         table=table,
         chart=softmax_chart(table),
         sentences=sentences,
-        reading_aid="Left and middle: colour is the weight of the first of two tokens. Right: a cut through both at w2 = 0.",
+        reading_aid="Left and middle: colour is the weight of the first of two tokens. Right: a cut at w2 = 0.",
         summary=section.round(3).rename_axis(columns=None).reset_index().iloc[:: max(1, points // 8)],
         settings={"points": points, "reach": REACH},
     )
