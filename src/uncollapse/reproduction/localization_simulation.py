@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 
 from uncollapse.theory import Simulation, anisotropic_covariance, generator, signal_propagation, simulate
 
@@ -40,10 +42,23 @@ def simulation_table(setting: Setting, tick: Callable[[], object]) -> pd.DataFra
         ANISOTROPIC: anisotropic_covariance(setting.width, generator(setting.seed)),
     }
     rows: list[dict[str, object]] = []
-    for name, covariance in covariances.items():
-        for run in simulate(spectra, covariance=covariance, tick=tick, **asdict(setting)):
-            rows += [{"covariance": name, "mean": run.mean, "scale": run.scale, **row} for row in _rows(run, setting)]
+    with one_thread():
+        for name, covariance in covariances.items():
+            for run in simulate(spectra, covariance=covariance, tick=tick, **asdict(setting)):
+                labels = {"covariance": name, "mean": run.mean, "scale": run.scale}
+                rows += [{**labels, **row} for row in _rows(run, setting)]
     return pd.DataFrame(rows).assign(seeds=setting.draws)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small products are fastest on one thread: several wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _rows(run: Simulation, setting: Setting) -> Iterable[dict[str, object]]:

@@ -21,7 +21,7 @@ from .form import Array, check_tokens, positive
 from .inequalities import check_covariance
 from .propagation import asymmetric_variance, propagation_probability
 
-CHUNK_BYTES = 4 * 2**20  # of the largest tensor that is held at a time; small enough for a processor's cache
+CHUNK_BYTES = 2**20  # of the largest tensor that is held at a time; small enough for a processor's cache
 CONFIDENCE = 0.95
 
 
@@ -112,16 +112,16 @@ def qk_statistics(
     (2.0, 1.0)
     """
     m = np.asarray(weights, dtype=np.float64)
-    sigma = None if covariance is None else check_covariance(covariance, len(m))
-    return _statistics(m, sigma, _temperature(temperature, len(m)))
+    sigma = None if covariance is None else torch.as_tensor(check_covariance(covariance, len(m)))
+    return _statistics(torch.as_tensor(m), sigma, _temperature(temperature, len(m)))
 
 
-def _statistics(m: Array, sigma: Array | None, temperature: float) -> QKStatistics:
-    w, mirrored = (m, m.T) if sigma is None else (m @ sigma, m.T @ sigma)
+def _statistics(m: Tensor, sigma: Tensor | None, temperature: float) -> QKStatistics:
+    w, mirrored = (m, m.mT) if sigma is None else (m @ sigma, m.mT @ sigma)
     return QKStatistics(
-        trace=float(np.trace(w)),
-        square=float((w * w.T).sum()),
-        quadratic=float((w * mirrored.T).sum()),
+        trace=w.trace().item(),
+        square=(w * w.mT).sum().item(),
+        quadratic=(w * mirrored.mT).sum().item(),
         temperature=temperature,
     )
 
@@ -182,8 +182,8 @@ def simulate(
     if walks < 1 or draws < 1:
         raise ValueError(f"walks and draws must be at least 1, got {walks} and {draws}.")
     heat = _temperature(temperature, width)
-    sigma = None if covariance is None else check_covariance(covariance, width)
-    factor = None if sigma is None else covariance_factor(sigma, width)
+    sigma = None if covariance is None else torch.as_tensor(check_covariance(covariance, width))
+    factor = None if sigma is None else torch.linalg.cholesky(sigma)
     random = generator(seed)
     rho = np.zeros((draws, len(spectra), tokens))
     spread = np.zeros((draws, len(spectra), 2))
@@ -191,7 +191,7 @@ def simulate(
     for draw in range(draws):
         matrices = [qk_matrix(width, mean, scale, random) for mean, scale in spectra]
         for own, matrix in zip(statistics, matrices, strict=True):
-            own.append(_statistics(matrix.numpy(), sigma, heat))
+            own.append(_statistics(matrix, sigma, heat))
         for part in _chunks(walks, tokens, width):
             x = _walks(part, tokens, width, random, factor)
             for index, matrix in enumerate(matrices):
