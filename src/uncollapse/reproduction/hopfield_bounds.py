@@ -84,7 +84,7 @@ def counterexample() -> tuple[float, float, float]:
     after = norm_1_inf(residual((0.5 * inherited).softmax(dim=-1) @ tokens)).item()
     size = norm_1_inf(residual(tokens)).item()
     printed, corrected = (
-        residual_coefficients(0.5, 0.0, 1.0, norm_1(inherited).item(), 256, tokens=2, form=form)[1] * size  # type: ignore[arg-type]
+        residual_coefficients(0.5, 0.0, 1.0, norm_1(inherited).item(), 256, tokens=2, form=form)[1] * size
         for form in ("as_printed", "corrected")
     )
     return after, printed, corrected

@@ -47,7 +47,8 @@ def digit_patterns() -> np.ndarray:
 
 def noisy(pattern: np.ndarray, noise: float, random: np.random.Generator) -> np.ndarray:
     """A pattern plus Gaussian noise whose expected length is `noise`."""
-    return pattern + noise * random.standard_normal(len(pattern)) / np.sqrt(len(pattern))
+    cue: np.ndarray = pattern + noise * random.standard_normal(len(pattern)) / np.sqrt(len(pattern))
+    return cue
 
 
 def retrieval_tables(network: HopfieldNetwork, setting: Setting) -> tuple[pd.DataFrame, pd.DataFrame]:
