@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .diagnosis import DiagnoseCallback as DiagnoseCallback
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Observer as Observer
+    from .diagnosis import compare_html as compare_html
     from .diagnosis import diagnose as diagnose
     from .huggingface import convert as convert
     from .huggingface import from_pretrained as from_pretrained
@@ -30,6 +31,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "HiddenState": "attention",
     "Observer": "diagnosis",
     "ScoreRule": "attention",
+    "compare_html": "diagnosis",
     "convert": "huggingface",
     "diagnose": "diagnosis",
     "from_pretrained": "huggingface",
@@ -47,6 +49,7 @@ __all__ = [
     "Observer",
     "ScoreRule",
     "__version__",
+    "compare_html",
     "convert",
     "diagnose",
     "from_pretrained",

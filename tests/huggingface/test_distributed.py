@@ -25,6 +25,7 @@ def test_two_processes_give_the_gradients_of_one(kind, checkpointing, tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr[-2000:]
 

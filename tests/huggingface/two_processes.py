@@ -1,5 +1,6 @@
 """Run by torchrun: the gradients of two gloo processes, with DDP or FSDP2, are written for the test to compare."""
 
+import os
 import sys
 
 import torch
@@ -32,7 +33,8 @@ def main(kind: str, checkpointing: bool, path: str) -> None:
         grads[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad
     if dist.get_rank() == 0:
         torch.save(grads, path)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo's threads may wait for ever for tensors that are taken down with the interpreter
 
 
 if __name__ == "__main__":

@@ -6,7 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uncollapse.metrics import norm_1, norm_1_inf, norm_inf, residual, residual_ratio
+from uncollapse.metrics import (
+    effective_rank,
+    norm_1,
+    norm_1_inf,
+    norm_inf,
+    residual,
+    residual_frobenius,
+    residual_ratio,
+    singular_values,
+    stable_rank,
+)
 
 
 def matrices():
@@ -61,3 +71,40 @@ def test_the_composite_is_not_a_norm():
     row, column = torch.zeros(8, 8), torch.zeros(8, 8)
     row[0], column[:, 0] = 1.0, 1.0
     assert norm_1_inf(row + column) > norm_1_inf(row) + norm_1_inf(column)
+
+
+@settings(deadline=None)
+@given(x=matrices())
+def test_ranks_and_frobenius_are_those_of_an_svd(x):
+    singular = np.linalg.svd(x.numpy(), compute_uv=False)
+    share = singular / singular.sum()
+    # values come from a Gram matrix: good to the root of float64's rounding of the largest
+    np.testing.assert_allclose(singular_values(x).numpy(), singular, atol=1e-7 * singular[0])
+    assert stable_rank(x).item() == pytest.approx((singular**2).sum() / singular[0] ** 2, rel=1e-9)
+    assert effective_rank(x).item() == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-5)
+    wanted = np.linalg.norm(x.numpy() - x.numpy().mean(0)) / np.linalg.norm(x.numpy())
+    assert residual_frobenius(x).item() == pytest.approx(wanted)
+
+
+def test_orthonormal_tokens_have_full_rank_and_copies_rank_one():
+    assert stable_rank(torch.eye(6)).item() == pytest.approx(6)
+    assert effective_rank(torch.eye(6)).item() == pytest.approx(6)
+    copies = torch.randn(1, 5, generator=torch.Generator().manual_seed(0)).expand(7, 5)
+    assert stable_rank(copies).item() == pytest.approx(1)
+    assert effective_rank(copies).item() == pytest.approx(1, abs=1e-5)
+    assert stable_rank(torch.zeros(3, 2)) == effective_rank(torch.zeros(3, 2)) == 0
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-22, 1e25])
+def test_tokens_near_the_ends_of_float32_are_measured_like_any_others(factor):
+    """Deep networks without normalisation shrink tokens below 1e-19, whose squares float32 cannot hold."""
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    for measure in (residual_ratio, residual_frobenius, stable_rank, effective_rank):
+        assert measure(factor * x).item() == pytest.approx(measure(x).item(), rel=1e-5), measure.__name__
+
+
+def test_nan_is_not_called_collapse():
+    x = torch.ones(4, 3)
+    x[0, 0] = float("nan")
+    assert residual_ratio(x).isnan()
+    assert residual_frobenius(x).isnan()

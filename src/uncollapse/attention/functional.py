@@ -10,12 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .carried import carried_attention
+from .memory import choose
 from .reference import reference_attention
 from .rule import ScoreRule, Start, chosen_rule
+from .stacked import stacked_attention
 from .state import HiddenState, score_dtype
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
     "reference": reference_attention,
+    "carried": carried_attention,
+    "stacked": stacked_attention,
 }
 
 
@@ -56,8 +61,10 @@ def hopfield_attention(
         dropout_p: probability with which an attention weight is dropped.
         enable_gqa: allow fewer key/value heads than query heads.
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
-        backend: "auto" or one of the names in `BACKENDS`. A state goes on with its own backend.
-        window: for a backend that keeps past layers: how many.
+        backend: "carried" (fast, one score matrix), "stacked" (memory linear in the sequence), "reference" (to be
+            read), or "auto": in layer 1, "carried" if its scores fit. A state goes on with its own backend.
+        window: with "stacked": keep only the last `window` layers, an approximation. By default layers are dropped
+            only where their weight is below the rounding of the scores.
         depth: how many layers will follow one another, a hint for "auto".
 
     Returns:
@@ -80,10 +87,12 @@ def hopfield_attention(
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
     if state is not None:
         _check_state(state, q, k)
-    attend = BACKENDS[_choose_backend(backend, state, window)]
+    _check_continuation(backend, state, window)
+    name = state.backend if state is not None else choose(q, k, is_causal, depth) if backend == "auto" else backend
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
+    more = {} if window is None else {"window": window}
     with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
-        return attend(
+        return BACKENDS[name](
             q,
             k,
             v,
@@ -94,6 +103,7 @@ def hopfield_attention(
             attn_mask=attn_mask,
             is_causal=is_causal,
             dropout_p=dropout_p,
+            **more,
         )
 
 
@@ -168,18 +178,19 @@ def check_backend(backend: str) -> None:
         raise ValueError(f"backend must be one of {', '.join(('auto', *BACKENDS))}, got {backend!r}.")
 
 
-def _choose_backend(backend: str, state: HiddenState | None, window: int | None) -> str:
+def _check_continuation(backend: str, state: HiddenState | None, window: int | None) -> None:
     check_backend(backend)
-    if window is not None:
-        raise ValueError(f"window goes with a backend that keeps past layers, not with {backend!r}.")
-    if state is None:
-        return "reference" if backend == "auto" else backend
-    if backend not in ("auto", state.backend):
+    if state is not None and backend not in ("auto", state.backend):
         raise ValueError(
             f"the state was made by backend {state.backend!r} and cannot go on with {backend!r}; "
             "use one backend in all layers."
         )
-    return state.backend
+    if window is not None:
+        name = backend if state is None else state.backend
+        if name != "stacked":
+            raise ValueError(f"window={window} goes with backend 'stacked', not with {name!r}.")
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}.")
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

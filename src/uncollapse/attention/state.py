@@ -19,7 +19,7 @@ class HiddenState(ABC):
     >>> q = k = v = torch.randn(1, 2, 5, 4)
     >>> out, state = uc.hopfield_attention(q, k, v)
     >>> state.layer, state.shape, state.backend
-    (1, (1, 2, 5, 5), 'reference')
+    (1, (1, 2, 5, 5), 'carried')
     """
 
     backend: ClassVar[str]

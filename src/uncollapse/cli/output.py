@@ -29,7 +29,9 @@ def output_folder(out: Path, force: bool) -> Iterator[Path]:
     try:
         yield draft
         out.mkdir(exist_ok=True)
-        for file in draft.iterdir():
+        for file in list(draft.iterdir()):
+            if (out / file.name).is_dir():  # a folder cannot be replaced by renaming: the old one goes with the draft
+                os.replace(out / file.name, draft / f".earlier-{file.name}")
             os.replace(file, out / file.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

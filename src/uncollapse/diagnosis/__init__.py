@@ -3,7 +3,8 @@
 from .callback import DiagnoseCallback
 from .model_pass import diagnose
 from .observer import Observer
+from .pages import compare_html
 from .result import Diagnosis
 from .verdicts import Verdict
 
-__all__ = ["DiagnoseCallback", "Diagnosis", "Observer", "Verdict", "diagnose"]
+__all__ = ["DiagnoseCallback", "Diagnosis", "Observer", "Verdict", "compare_html", "diagnose"]

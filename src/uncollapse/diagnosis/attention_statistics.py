@@ -17,6 +17,7 @@ TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache betwe
 ENTROPY_WIDTH = 0.1  # nats, of a bin of the entropy histogram
 ENTROPY_BINS = 140  # up to e^14 = 1.2 million visible keys
 POSITION_BINS = 64
+HIDING = -1e4  # an added mask at or below this hides a key: exp(-1e4) is 0 in every dtype; -1e4 and -1e9 are in use
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Masking:
         """From a mask as attention functions take it: bool, or float and added to the scores."""
         if attn_mask is None or attn_mask.dtype == torch.bool:
             return cls(visible=attn_mask, is_causal=is_causal, real=real)
-        hidden = attn_mask <= torch.finfo(attn_mask.dtype).min / 2
+        hidden = attn_mask <= HIDING
         return cls(~hidden, attn_mask.masked_fill(hidden, 0.0), is_causal, real)
 
     def tile(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
@@ -65,7 +66,7 @@ class AttentionStatistics:
         self.logit_count = torch.zeros(heads, dtype=torch.float64)
         self.logit_sums = torch.zeros(2, heads, dtype=torch.float64)  # of scores, of their squares
         self.propagated = torch.zeros(heads, POSITION_BINS, dtype=torch.float64)
-        self.positions = torch.zeros(POSITION_BINS, dtype=torch.float64)
+        self.positions = torch.zeros(heads, POSITION_BINS, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, source: ScoreSource, masking: Masking) -> None:
@@ -95,7 +96,7 @@ class AttentionStatistics:
         count = count.to(scores.device).expand(scores.shape[:-1])  # visible keys of each row: (B, H, rows)
         valid = count >= 2
         if masking.real is not None:
-            valid = valid & masking.real[:, None, start:stop]
+            valid = valid & masking.real[:, None, start:stop].to(valid.device)
         if visible is not None:
             scores.masked_fill_(~visible, 0.0)
         sums, squares = scores.sum(dim=-1), torch.linalg.vecdot(scores, scores)
@@ -112,7 +113,7 @@ class AttentionStatistics:
         row = row_statistics(scores, first)
 
         def pooled(values: Tensor) -> Tensor:  # (B, H, rows) -> (H,)
-            return values.double().where(valid, 0.0).sum(dim=(0, 2)).cpu()
+            return values.where(valid, 0.0).cpu().double().sum(dim=(0, 2))  # in float64, which not every device has
 
         normalised = row.entropy / count.clamp(min=2).log()
         self.sums += torch.stack([pooled(v) for v in (row.entropy, normalised, row.entropy_no_first, row.first)])
@@ -135,26 +136,37 @@ class AttentionStatistics:
 
     def _add_propagation(self, source: ScoreSource, masking: Masking) -> None:
         """Count which positions propagate to the chosen query of each sequence."""
-        batch, _, queries, keys = source.shape
-        for index in range(batch):
-            real = torch.arange(queries)
-            if masking.real is not None:
-                real = real[masking.real[index].cpu()]
-            if not -len(real) <= self.query < len(real):
-                continue
-            row = int(real[self.query])
-            scores = source.rows(row, row + 1, keys)[index, :, 0]  # (H, K)
-            visible = masking.tile(row, row + 1, keys, scores.device)
+        chosen = self._chosen_rows(source.shape[0], source.shape[2], masking.real)
+        keys = source.shape[3]
+        for row in sorted({row for row in chosen if row is not None}):
+            scores = source.rows(row, row + 1, keys)  # (B, H, 1, K)
             if masking.bias is not None:
-                scores = scores + rows_of(masking.bias, row, row + 1, keys).expand(batch, -1, -1, -1)[index, :, 0]
-            if visible is not None:
-                visible = rows_of(visible, 0, 1, keys)
-                scores = scores[:, visible[min(index, len(visible) - 1), 0, 0].expand(keys)]
-            if scores.shape[-1] < 2 or not scores.isfinite().all():
+                scores += rows_of(masking.bias, row, row + 1, keys)
+            visible = masking.tile(row, row + 1, keys, scores.device)
+            seen = torch.ones_like(scores, dtype=torch.bool) if visible is None else rows_of(visible, 0, 1, keys)
+            scores, seen = scores.squeeze(2).cpu(), seen.expand(scores.shape).squeeze(2).cpu()
+            for index in (i for i, r in enumerate(chosen) if r == row):
+                self._add_propagating(scores[index], seen[index])
+
+    def _chosen_rows(self, batch: int, queries: int, real: Tensor | None) -> list[int | None]:
+        """The row of the chosen query in each sequence, counted among its real tokens; None if it is too short."""
+        rows: list[int | None] = []
+        for index in range(batch):
+            places = torch.arange(queries) if real is None else real[index].cpu().nonzero().flatten()
+            rows.append(int(places[self.query]) if -len(places) <= self.query < len(places) else None)
+        return rows
+
+    def _add_propagating(self, scores: Tensor, seen: Tensor) -> None:
+        """Count one query's scores (H, K); `seen` (H, K) may differ between heads."""
+        same = bool((seen == seen[:1]).all())
+        for heads in [slice(None)] if same else [slice(h, h + 1) for h in range(len(seen))]:
+            over = scores[heads][:, seen[heads][0]]  # (heads, T)
+            if over.shape[-1] < 2:
                 continue
-            bins = position_bins(scores.shape[-1], POSITION_BINS)
-            self.propagated.index_add_(1, bins, propagates(scores).double().cpu())
-            self.positions.index_add_(0, bins, torch.ones(len(bins), dtype=torch.float64))
+            finite = over.isfinite().all(dim=-1).double()
+            bins = position_bins(over.shape[-1], POSITION_BINS)
+            self.propagated[heads].index_add_(1, bins, propagates(over) * finite[:, None])
+            self.positions[heads].index_add_(1, bins, torch.ones_like(over, dtype=torch.float64) * finite[:, None])
 
     @property
     def rho(self) -> Tensor:
@@ -166,7 +178,8 @@ class AttentionStatistics:
         seen = self.rows > 0
         means = (self.sums / self.rows).where(seen, math.nan)
         mean_logit, mean_square = self.logit_sums / self.logit_count
-        rho = self.rho[:, self.positions > 0]
+        rho, fell = self.rho, self.positions > 0  # a head's rho is localised over the bins into which positions fell
+        localised = [localisation(r[f]) if f.any() else torch.tensor(math.nan) for r, f in zip(rho, fell, strict=True)]
         return {
             "entropy_mean": means[0],
             "entropy_min": self.entropy_min.double().where(seen, math.nan),
@@ -176,6 +189,6 @@ class AttentionStatistics:
             "sink_strongest": self.strongest[0] / self.strongest[1],
             "logit_max": self.logit_max.double().where(seen, math.nan),
             "logit_std": (mean_square - mean_logit.square()).clamp(min=0.0).sqrt(),
-            "propagation_mean": self.propagated.sum(-1) / self.positions.sum(),
-            "localisation": localisation(rho) if rho.numel() else torch.full_like(mean_logit, math.nan),
+            "propagation_mean": self.propagated.sum(-1) / self.positions.sum(-1),
+            "localisation": torch.stack(localised).double(),
         }

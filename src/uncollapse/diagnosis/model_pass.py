@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention import HiddenState
 from uncollapse.huggingface.convert import transformers_model
@@ -134,7 +135,8 @@ def _observed_sdpa(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Ten
 
 def _observed_eager(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
     _ACTIVE.get().attend(module, q, k, mask, kwargs)
-    eager = sys.modules[type(module).__module__].eager_attention_forward
+    homes = (sys.modules[parent.__module__] for parent in type(module).__mro__)  # a subclass may live elsewhere
+    eager = next(home.eager_attention_forward for home in homes if hasattr(home, "eager_attention_forward"))
     return eager(module, q, k, v, mask, **kwargs)
 
 
@@ -148,8 +150,9 @@ AttentionMaskInterface.register(OBSERVED_EAGER, eager_mask)
 def _observed(model: PreTrainedModel, observer: Observer) -> Iterator[_View]:
     """Hooks on the blocks and, in stock models, an attention function that reports; all gone afterwards."""
     view, attention = _View(observer), model.config._attn_implementation
+    found = [(config, config._attn_implementation_internal) for config in _configs(model)]
     handles = []
-    for block in find_blocks(model):
+    for block in dict.fromkeys(find_blocks(model)):  # a block that is shared between layers needs one pair of hooks
         handles += [block.register_forward_pre_hook(view.enter_block), block.register_forward_hook(view.leave_block)]
     token = _ACTIVE.set(view)
     try:
@@ -157,20 +160,34 @@ def _observed(model: PreTrainedModel, observer: Observer) -> Iterator[_View]:
             handles.append(model.base_model.register_forward_pre_hook(view.watch_scores, with_kwargs=True))
         elif model._can_set_attn_implementation():
             model.set_attn_implementation(OBSERVED_EAGER if attention == "eager" else OBSERVED_SDPA)
+            if attention not in ("eager", "sdpa"):
+                observer.notes.append(f"The pass ran with attention implementation 'sdpa' in place of {attention!r}.")
         yield view
     finally:
         _ACTIVE.reset(token)
         for handle in handles:
             handle.remove()
-        if model.config._attn_implementation != attention:
-            model.set_attn_implementation(attention)
+        for config, implementation in found:
+            config._attn_implementation_internal = implementation
+
+
+def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config of the model and its parts: they may name different attention implementations."""
+    waiting = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
+    configs: dict[int, PreTrainedConfig] = {}
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in configs:
+            configs[id(config)] = config
+            waiting += [part for key in config.sub_configs if (part := getattr(config, key, None)) is not None]
+    return list(configs.values())
 
 
 @contextmanager
 def _evaluation(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode and the random state, both put back afterwards."""
     training = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         model.train(False)
         try:
             yield
@@ -186,6 +203,8 @@ def find_blocks(model: PreTrainedModel) -> list[nn.Module]:
         return blocks_of(model, family)
     lists = [list(module) for module in model.base_model.modules() if isinstance(module, nn.ModuleList)]
     alike = [blocks for blocks in lists if len({type(block) for block in blocks}) == 1]
+    # transformers marks its blocks; without the mark a long list of experts inside a block would be taken for them
+    alike = [blocks for blocks in alike if isinstance(blocks[0], GradientCheckpointingLayer)] or alike
     if not alike:
         raise ValueError(f"no attention was found in {type(model).__name__}: it has no list of blocks.")
     return max(alike, key=len)
@@ -210,12 +229,18 @@ def _measure_weights(model: PreTrainedModel, observer: Observer) -> None:
         observer.weights(layer, pair.query, pair.key.repeat_interleave(heads // groups, dim=0), float(scale))
     if family.rotary:
         observer.notes.append("Rotary positions: the QK eigenspectrum is that of the matrix at offset zero.")
+    if any(hasattr(block.get_submodule(family.attention), "q_norm") for block in blocks_of(model, family)):
+        observer.notes.append("Queries and keys are normalised: the QK eigenspectrum is that of the weights before.")
 
 
 def _explain_gaps(model: PreTrainedModel, observer: Observer) -> None:
     """Say why a part of the report is empty."""
     if not observer.token_statistics and not observer.attention_statistics:
         raise ValueError(f"no attention was found in {type(model).__name__}: none of its blocks ran on these batches.")
+    if not any(s.sequences or s.broken for s in observer.token_statistics.values()):
+        raise ValueError("no sequence has two real tokens: nothing can be measured on these batches.")
+    if model.config.is_encoder_decoder:
+        observer.notes.append("Of an encoder-decoder model one stack is measured; diagnose the other one by itself.")
     if not observer.attention_statistics and "attention" not in observer.missing:
         observer.missing["attention"] = (
             f"the attention of {type(model).__name__} does not go through transformers' AttentionInterface."
@@ -224,20 +249,15 @@ def _explain_gaps(model: PreTrainedModel, observer: Observer) -> None:
 
 def _checked(batches: Batch | Iterable[Batch], model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     """The batches on the model's device, or a sentence about what is wrong with one."""
+    if not isinstance(batches, Iterable):
+        raise ValueError(f"batches must be a batch or an iterable of batches, got {type(batches).__name__}.")
     empty = True
     for batch in [batches] if isinstance(batches, Mapping) else batches:
         if not isinstance(batch, Mapping):
             raise ValueError(f"a batch must be a dict of tensors as the model takes them, got {type(batch).__name__}.")
         empty = False
-        ids, vocabulary = batch.get("input_ids"), getattr(model.config, "vocab_size", None)
-        if ids is not None:
-            if ids.dim() != 2 or ids.shape[1] < 2:
-                raise ValueError(f"a sequence needs at least two tokens, got input_ids of shape {tuple(ids.shape)}.")
-            if vocabulary is not None and int(ids.max()) >= vocabulary:
-                raise ValueError(
-                    f"token id {int(ids.max())} is outside the model's vocabulary of {vocabulary}; "
-                    "the tokenizer does not belong to this model."
-                )
+        if batch.get("input_ids") is not None:
+            _check_ids(batch["input_ids"], getattr(model.config, "vocab_size", None))
         yield {
             key: value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
             for key, value in batch.items()
@@ -245,3 +265,16 @@ def _checked(batches: Batch | Iterable[Batch], model: PreTrainedModel) -> Iterat
         }
     if empty:
         raise ValueError("no batch was given: the iterable is empty.")
+
+
+def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"input_ids must be a tensor (batch, tokens), got {type(ids).__name__}.")
+    if ids.dim() != 2 or ids.shape[0] < 1 or ids.shape[1] < 2:
+        raise ValueError(f"a sequence needs at least two tokens, got input_ids of shape {tuple(ids.shape)}.")
+    outside = [int(i) for i in (ids.min(), ids.max()) if vocabulary is not None and not 0 <= int(i) < vocabulary]
+    if outside:
+        raise ValueError(
+            f"token id {outside[0]} is outside the model's vocabulary of {vocabulary}; "
+            "the tokenizer does not belong to this model."
+        )

@@ -88,6 +88,15 @@ class Observer:
             raise ValueError(
                 f"q and k must be (batch, heads, tokens, size), got {tuple(q.shape)} and {tuple(k.shape)}."
             )
+        if is_causal and attn_mask is not None:
+            raise ValueError("attn_mask and is_causal=True cannot go together; put the causal part into attn_mask.")
+        if is_causal and q.shape[2] != k.shape[2]:
+            raise ValueError(
+                f"is_causal=True needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}; "
+                "pass the rows you mean as attn_mask instead."
+            )
+        if attn_mask is not None and attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+            raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}.")
         self.scores(layer, QueryKeyScores(q, k, scale), Masking.of(attn_mask, is_causal, real))
 
     def scores(self, layer: int, source: ScoreSource, masking: Masking) -> None:
@@ -113,6 +122,7 @@ class Observer:
         }
         broken = [n for n, s in self.token_statistics.items() if s.broken]
         broken += [n for n, s in self.attention_statistics.items() if s.broken]
+        broken += [n for n, s in self.spectra.items() if not s.scale.isfinite().all()]
         return Diagnosis(
             layers=layers,
             heads=heads,

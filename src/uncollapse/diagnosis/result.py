@@ -95,7 +95,7 @@ class Diagnosis:
     def load(cls, path: str | os.PathLike[str]) -> Diagnosis:
         """Read what `save` wrote."""
         folder = Path(path)
-        if not (folder / "diagnosis.json").is_file():
+        if not all((folder / f"diagnosis.{kind}").is_file() for kind in ("json", "safetensors")):
             raise FileNotFoundError(f"{folder} holds no saved diagnosis (diagnosis.json and diagnosis.safetensors).")
         about = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
         if about.get("format") != FORMAT:
@@ -121,6 +121,20 @@ class Diagnosis:
             notes=about["notes"],
             not_finite=about["not_finite"],
         )
+
+    def to_html(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write one self-contained page of charts that opens from disk and needs no network.
+
+        An earlier page of uncollapse at `path` is replaced; any other file is refused unless `force`.
+        """
+        from .pages import write_page  # charts are loaded when they are drawn
+
+        return write_page(self, path, force)
+
+    def _repr_html_(self) -> str:
+        from .pages import notebook_view
+
+        return notebook_view(self)
 
     def __str__(self) -> str:
         return summary(self)

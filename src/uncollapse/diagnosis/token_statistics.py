@@ -32,9 +32,9 @@ class TokenStatistics:
     def add(self, x: Tensor, real: Tensor | None) -> None:
         """Take in tokens (B, T, M); `real` (B, T) is False at padding."""
         for index, sequence in enumerate(x.detach()):
-            tokens = sequence if real is None else sequence[real[index]]
+            tokens = sequence if real is None else sequence[real[index].to(sequence.device)]
             if len(tokens) >= 2:
-                self._add_sequence(tokens.float())
+                self._add_sequence(tokens.to(torch.promote_types(tokens.dtype, torch.float32)))
 
     def _add_sequence(self, x: Tensor) -> None:
         if not x.isfinite().all():
@@ -43,7 +43,7 @@ class TokenStatistics:
         self.sequences += 1
         self.sums["residual_ratio"] += residual_ratio(x).item()
         self.sums["residual_frobenius"] += residual_frobenius(x).item()
-        self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1).mean().item()
+        self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64).mean().item()
         self.cosines.add(x)
         self.centred.add(residual(x))
         if self.ranked < self.decompositions:

@@ -129,9 +129,18 @@ def query_key_weights(model: PreTrainedModel) -> list[QueryKeyWeights]:
     return [_split(block, family, heads, model.config.hidden_size) for block in blocks_of(model, family)]
 
 
+def _plain(module: nn.Module, path: str) -> nn.Linear:
+    """The module, if its weight is all there is to it."""
+    if hasattr(module, "base_layer"):
+        raise ValueError(f"{path} is wrapped by an adapter ({type(module).__name__}); merge the adapter first.")
+    linear = cast(nn.Linear, module)
+    if not linear.weight.is_floating_point():
+        raise ValueError(f"the weight of {path} is stored as {linear.weight.dtype}; dequantise the model first.")
+    return linear
+
+
 def _split(block: nn.Module, family: Family, heads: int, width: int) -> QueryKeyWeights:
-    query = cast(nn.Linear, block.get_submodule(family.query))
-    key = cast(nn.Linear, block.get_submodule(family.key))
+    query, key = (_plain(block.get_submodule(path), path) for path in (family.query, family.key))
     if family.layout == "linear":
         size = query.weight.shape[0] // heads
         biases = (None if m.bias is None else m.bias.view(-1, size) for m in (query, key))

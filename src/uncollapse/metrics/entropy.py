@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 HIDDEN = -1e30  # score of a key that is not seen: exp gives 0, and 0 times it is 0, which -inf would make NaN
+_VANISHED = 1e-30  # sums of exponentials below this have lost digits
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -53,15 +54,29 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     exponentials.scatter_(-1, first, 0.0)  # sums without the first key first: taking it off again would cancel digits
     rest = exponentials.sum(dim=-1)
     rest_product = torch.linalg.vecdot(exponentials, relative)
+    rest_entropy = (rest.log() - rest_product / rest).where(rest != 0, 0.0)
+    if (vanished := rest < _VANISHED).any():  # next to such a sink the others leave float32's range: take them alone
+        rest_entropy[vanished] = _entropy_without(relative[vanished], first[vanished])
     exponentials.scatter_(-1, first, first_exp)
     first_exp, first_relative = first_exp.squeeze(-1), first_relative.squeeze(-1)
     total = rest + first_exp
     product = rest_product + first_exp * first_relative
     return RowStatistics(
         entropy=(total.log() - product / total).clamp(min=0.0),
-        entropy_no_first=(rest.log() - rest_product / rest).clamp(min=0.0).where(rest > 0, 0.0),
+        entropy_no_first=rest_entropy.clamp(min=0.0),
         first=first_exp / total,
         largest_score=largest.squeeze(-1),
         exponentials=exponentials,
         normaliser=total,
     )
+
+
+def _entropy_without(relative: Tensor, first: Tensor) -> Tensor:
+    """Entropy of softmax rows (N, K) without the key `first` (N, 1); 0 where no other key is seen."""
+    others = relative.scatter(-1, first, HIDDEN)
+    largest = others.amax(dim=-1, keepdim=True)
+    others -= largest
+    exponentials = others.exp()
+    total = exponentials.sum(dim=-1)
+    rows: Tensor = total.log() - torch.linalg.vecdot(exponentials, others) / total
+    return rows.where(largest.squeeze(-1) > HIDDEN / 2, 0.0)

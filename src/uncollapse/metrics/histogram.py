@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_EXACT = 1 << 24  # histc counts in float32, which is exact up to here
+
 
 @dataclass
 class Histogram:
@@ -31,9 +33,8 @@ class Histogram:
     def add(self, values: Tensor) -> None:
         """Count values of any shape; NaN is left out."""
         values = values.detach().float()
-        self.counts += (
-            torch.histc(values.clamp(self.low, self.high), len(self.counts), self.low, self.high).long().cpu()
-        )
+        for part in torch.split(values.clamp(self.low, self.high).flatten(), _EXACT):
+            self.counts += torch.histc(part, len(self.counts), self.low, self.high).long().cpu()
         self.sum += float(values.nansum(dtype=torch.float64))
 
     @property

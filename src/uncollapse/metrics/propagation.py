@@ -48,4 +48,4 @@ def localisation(rho: Tensor) -> Tensor:
     (tensor(0.), tensor(0.7500))
     """
     squares = rho.square().sum(dim=-1) * rho.shape[-1]
-    return (1.0 - rho.sum(dim=-1).square() / squares).where(squares > 0, 0.0)
+    return (1.0 - rho.sum(dim=-1).square() / squares).where(squares != 0, 0.0)

@@ -17,6 +17,17 @@ def residual(x: Tensor) -> Tensor:
     return x - x.mean(dim=-2, keepdim=True)
 
 
+def unit_size(x: Tensor) -> Tensor:
+    """X divided by its largest entry, so that squares neither overflow nor vanish whatever the scale of the tokens.
+
+    >>> import torch
+    >>> unit_size(torch.tensor([[2e-30, 1e-30]]))
+    tensor([[1.0000, 0.5000]])
+    """
+    largest = x.abs().amax(dim=(-1, -2), keepdim=True)
+    return (x / largest).where(largest > 0, x)
+
+
 def norm_1(x: Tensor) -> Tensor:
     """Operator 1-norm, the largest column sum (Eq. 2)."""
     return x.abs().sum(dim=-2).amax(dim=-1)
@@ -34,7 +45,7 @@ def norm_1_inf(x: Tensor) -> Tensor:
     >>> norm_1_inf(torch.ones(4, 1))
     tensor(2.)
     """
-    return (norm_1(x) * norm_inf(x)).sqrt()
+    return norm_1(x).sqrt() * norm_inf(x).sqrt()  # the product itself would leave float32's range first
 
 
 def residual_ratio(x: Tensor) -> Tensor:
@@ -47,7 +58,7 @@ def residual_ratio(x: Tensor) -> Tensor:
     (tensor(0.), tensor(1.))
     """
     size = norm_1_inf(x)
-    return (norm_1_inf(residual(x)) / size).where(size > 0, 0.0)
+    return (norm_1_inf(residual(x)) / size).where(size != 0, 0.0)
 
 
 def residual_frobenius(x: Tensor) -> Tensor:
@@ -57,9 +68,10 @@ def residual_frobenius(x: Tensor) -> Tensor:
     >>> residual_frobenius(torch.tensor([[3.0, 1.0], [3.0, -1.0]])) ** 2
     tensor(0.1000)
     """
+    x = unit_size(x)
     size: Tensor = torch.linalg.matrix_norm(x)
     rest: Tensor = torch.linalg.matrix_norm(residual(x))
-    return (rest / size).where(size > 0, 0.0)
+    return (rest / size).where(size != 0, 0.0)
 
 
 def singular_values(x: Tensor) -> Tensor:
@@ -84,7 +96,7 @@ def stable_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
     """
     squares = (singular_values(x) if singular is None else singular).square()
     largest = squares.amax(dim=-1)
-    return (squares.sum(dim=-1) / largest).where(largest > 0, 0.0)
+    return (squares.sum(dim=-1) / largest).where(largest != 0, 0.0)
 
 
 def effective_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
@@ -98,5 +110,5 @@ def effective_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
     """
     singular = singular_values(x) if singular is None else singular
     total = singular.sum(dim=-1, keepdim=True)
-    spread: Tensor = torch.special.entr((singular / total).where(total > 0, 0.0)).sum(dim=-1)
-    return spread.exp().where(total.squeeze(-1) > 0, 0.0)
+    spread: Tensor = torch.special.entr((singular / total).where(total != 0, 0.0)).sum(dim=-1)
+    return spread.exp().where(total.squeeze(-1) != 0, 0.0)

@@ -47,8 +47,10 @@ class Cosines:
 
 def unit_tokens(x: Tensor) -> Tensor:
     """Tokens scaled to length one; a token of zeros stays zero."""
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    x = (x / largest).where(largest != 0, 0.0)  # squares of very small or very large tokens would leave float32's range
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (x / length).where(length > 0, 0.0)
+    return (x / length).where(length != 0, 0.0)
 
 
 def cosine_pairs(x: Tensor) -> Tensor:

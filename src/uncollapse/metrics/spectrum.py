@@ -6,6 +6,7 @@ the papers say of symmetric matrices is taken of S = (W + W^T)/2: tr S = tr W, t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -52,14 +53,21 @@ def qk_spectrum(query: Tensor, key: Tensor, softmax_scale: float) -> Spectrum:
     symmetric = (square + scale) / 2  # tr S^2
     width = query.shape[-1]
     # singular values of W squared are the eigenvalues of (W_Q W_Q^T)(W_K W_K^T)
-    squares = torch.linalg.eigvals((query @ query.mT) @ (key @ key.mT)).real
+    squares = _eigenvalues((query @ query.mT) @ (key @ key.mT)).real
     return Spectrum(
         trace=trace,
         square=square,
         scale=scale,
         variance=width * symmetric - trace.square(),
         spectral_norm=squares.amax(dim=-1).clamp(min=0.0).sqrt(),
-        xi=(trace / symmetric.sqrt()).where(symmetric > 0, 0.0),
+        xi=(trace / symmetric.sqrt()).where(~(symmetric <= 0), 0.0),
         eta=symmetric.clamp(min=0.0).sqrt() * softmax_scale,
-        eigenvalues=torch.linalg.eigvals(key @ query.mT),
+        eigenvalues=_eigenvalues(key @ query.mT),
     )
+
+
+def _eigenvalues(matrices: Tensor) -> Tensor:
+    """Eigenvalues (..., D) of matrices (..., D, D); NaN for one that is not finite, where LAPACK gives garbage."""
+    finite = matrices.isfinite().all(dim=-1).all(dim=-1)[..., None]
+    values: Tensor = torch.linalg.eigvals(matrices.where(finite[..., None], 0.0))
+    return values.where(finite, math.nan)

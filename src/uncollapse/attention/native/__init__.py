@@ -1,0 +1,5 @@
+"""The tile loops in C++, compiled on first use."""
+
+from .loader import operators, serves
+
+__all__ = ["operators", "serves"]

@@ -1,0 +1,680 @@
+// The tile loops of the backends `carried` and `stacked`: strips of query rows, heads in parallel, float32 inside.
+//
+// Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head size.
+// A strip's scores (rows, width) lie contiguously; tiling.py says where, and the two must agree.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+// The BLAS that libtorch_cpu itself uses; at::native::cpublas::gemm is not exported.
+extern "C" void sgemm_(
+    const char* transa, const char* transb, const int* m, const int* n, const int* k, const float* alpha,
+    const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
+
+namespace {
+
+using at::Tensor;
+using Vec = at::vec::Vectorized<float>;
+using OptionalTensor = std::optional<Tensor>;
+
+constexpr float INF = std::numeric_limits<float>::infinity();
+constexpr float NOT_A_NUMBER = std::numeric_limits<float>::quiet_NaN();
+
+struct Matrix {
+  const float* data;
+  int64_t ld;
+  Matrix from(int64_t row) const { return {data + row * ld, ld}; }
+};
+
+struct MutableMatrix {
+  float* data;
+  int64_t ld;
+  MutableMatrix from(int64_t row) const { return {data + row * ld, ld}; }
+  operator Matrix() const { return {data, ld}; }
+};
+
+enum class Op : char { plain = 'N', transposed = 'T' };
+
+// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c, all row-major; beta = 0 never reads c.
+void product(
+    Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, float alpha, Matrix a, Matrix b, float beta, MutableMatrix c) {
+  const int rows = m, columns = n, inner = k, lda = a.ld, ldb = b.ld, ldc = c.ld;
+  const char ta = static_cast<char>(op_a), tb = static_cast<char>(op_b);
+  sgemm_(&tb, &ta, &columns, &rows, &inner, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
+}
+
+// A single row times a matrix is bound by memory and by the cost of the call: plain loops beat the library.
+bool single_row(int64_t rows, int64_t size) { return rows == 1 && size % Vec::size() == 0; }
+
+// c (n) = alpha b (n, size) a (size) + beta c
+void row_by_rows(int64_t n, int64_t size, float alpha, const float* a, Matrix b, float beta, float* c) {
+  for (int64_t j = 0; j < n; ++j) {
+    const float* other = b.data + j * b.ld;
+    Vec even(0.0f), odd(0.0f);
+    int64_t d = 0;
+    for (; d + 2 * Vec::size() <= size; d += 2 * Vec::size()) {
+      even = at::vec::fmadd(Vec::loadu(a + d), Vec::loadu(other + d), even);
+      odd = at::vec::fmadd(Vec::loadu(a + d + Vec::size()), Vec::loadu(other + d + Vec::size()), odd);
+    }
+    if (d < size) even = at::vec::fmadd(Vec::loadu(a + d), Vec::loadu(other + d), even);
+    const float product = alpha * at::vec::vec_reduce_all<float>([](Vec& x, Vec& y) { return x + y; }, even + odd);
+    c[j] = beta == 0.0f ? product : beta * c[j] + product;
+  }
+}
+
+// c (size) = a (n) b (n, size)
+void row_by_columns(int64_t n, int64_t size, const float* a, Matrix b, float* c) {
+  constexpr int lanes = 8;  // vectors of sums kept in registers
+  for (int64_t start = 0; start < size; start += lanes * Vec::size()) {
+    const int used = static_cast<int>(std::min<int64_t>(lanes, (size - start) / Vec::size()));
+    Vec sums[lanes];
+    for (Vec& sum : sums) sum = Vec(0.0f);
+    for (int64_t j = 0; j < n; ++j) {
+      const Vec weight(a[j]);
+      const float* row = b.data + j * b.ld + start;
+      if (used == lanes) {
+        for (int i = 0; i < lanes; ++i) sums[i] = at::vec::fmadd(weight, Vec::loadu(row + i * Vec::size()), sums[i]);
+      } else {
+        for (int i = 0; i < used; ++i) sums[i] = at::vec::fmadd(weight, Vec::loadu(row + i * Vec::size()), sums[i]);
+      }
+    }
+    for (int i = 0; i < used; ++i) sums[i].store(c + start + i * Vec::size());
+  }
+}
+
+// Scores of a strip: c (m, n) = alpha a (m, size) b (n, size)^T + beta c
+void scores_of(int64_t m, int64_t n, int64_t size, float alpha, Matrix a, Matrix b, float beta, MutableMatrix c) {
+  if (single_row(m, size)) return row_by_rows(n, size, alpha, a.data, b, beta, c.data);
+  product(Op::plain, Op::transposed, m, n, size, alpha, a, b, beta, c);
+}
+
+// Values read by a strip: c (m, size) = a (m, n) b (n, size)
+void read_values(int64_t m, int64_t size, int64_t n, Matrix a, Matrix b, MutableMatrix c) {
+  if (single_row(m, size)) return row_by_columns(n, size, a.data, b, c.data);
+  product(Op::plain, Op::plain, m, size, n, 1.0f, a, b, 0.0f, c);
+}
+
+// Gradients of keys and values from a strip: c (n, size) = alpha a (m, n)^T b (m, size) + beta c
+void gather(int64_t n, int64_t size, int64_t m, float alpha, Matrix a, Matrix b, float beta, MutableMatrix c) {
+  product(Op::transposed, Op::plain, n, size, m, alpha, a, b, beta, c);
+}
+
+// ---- one row of scores ----------------------------------------------------------------------------------------------
+
+template <typename F>
+inline void by_vectors(int64_t n, const F& f) {  // f(offset, count), count <= Vec::size()
+  int64_t j = 0;
+  for (; j + Vec::size() <= n; j += Vec::size()) f(j, static_cast<int>(Vec::size()));
+  if (j < n) f(j, static_cast<int>(n - j));
+}
+
+inline Vec load(const float* p, int count) { return count == Vec::size() ? Vec::loadu(p) : Vec::loadu(p, count); }
+
+inline Vec or_else(const Vec& value, float other, int count) {  // `other` in the lanes that hold no entry
+  return count == Vec::size() ? value : Vec::set(Vec(other), value, count);
+}
+
+float largest(const Vec& lanes) {  // NaN if there is one
+  float values[Vec::size()];
+  lanes.store(values);
+  float best = values[0];
+  for (int i = 1; i < Vec::size(); ++i) {
+    if (values[i] > best || std::isnan(values[i])) best = values[i];
+  }
+  return best;
+}
+
+float total(const Vec& lanes) {
+  float values[Vec::size()], sum = 0.0f;
+  lanes.store(values);
+  for (float value : values) sum += value;
+  return sum;
+}
+
+struct Mask {  // of one row
+  const void* data = nullptr;
+  int64_t stride = 1;
+  bool boolean = false;
+
+  // seen[j] = scores[j] with the mask applied
+  void apply(const float* scores, float* seen, int64_t n) const {
+    if (boolean) {
+      const bool* visible = static_cast<const bool*>(data);
+      for (int64_t j = 0; j < n; ++j) seen[j] = visible[j * stride] ? scores[j] : -INF;
+    } else {
+      const float* added = static_cast<const float*>(data);
+      for (int64_t j = 0; j < n; ++j) seen[j] = scores[j] + added[j * stride];
+    }
+  }
+};
+
+float row_max(const float* x, int64_t n) {
+  Vec best(-INF);
+  by_vectors(n, [&](int64_t j, int count) { best = at::vec::maximum(best, or_else(load(x + j, count), -INF, count)); });
+  return largest(best);
+}
+
+// h += keep * old, and the largest entry, in one pass
+float inherit_and_max(float* h, const float* old, float keep, int64_t n) {
+  Vec best(-INF), factor(keep);
+  by_vectors(n, [&](int64_t j, int count) {
+    const Vec value = at::vec::fmadd(factor, load(old + j, count), load(h + j, count));
+    value.store(h + j, count);
+    best = at::vec::maximum(best, or_else(value, -INF, count));
+  });
+  return largest(best);
+}
+
+float exp_and_sum(const float* x, float* weights, float max, int64_t n) {
+  Vec sum(0.0f), shift(max);
+  by_vectors(n, [&](int64_t j, int count) {
+    const Vec value = (load(x + j, count) - shift).exp_u20();
+    value.store(weights + j, count);
+    sum = sum + or_else(value, 0.0f, count);
+  });
+  return total(sum);
+}
+
+// ---- dropout: the same function of seed and place as dropout.py -----------------------------------------------------
+
+inline uint32_t mix(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7FEB352Du;
+  x ^= x >> 15;
+  x *= 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+
+struct Dropout {
+  double p;
+  int64_t seed;
+
+  bool on() const { return p > 0.0; }
+
+  void factors(int64_t row, float* out, int64_t n) const {
+    const auto low = static_cast<uint32_t>(seed), high = static_cast<uint32_t>(seed >> 32);
+    const uint32_t key = mix(mix(static_cast<uint32_t>(row) ^ low) ^ high);
+    const double bound = std::nearbyint(p * 4294967296.0);
+    const uint32_t threshold = bound >= 4294967295.0 ? 0xFFFFFFFFu : static_cast<uint32_t>(bound);
+    const float survivor = p >= 1.0 ? 0.0f : static_cast<float>(1.0 / (1.0 - p));
+    for (int64_t j = 0; j < n; ++j) {
+      const uint32_t chance = mix((static_cast<uint32_t>(j) * 0x9E3779B9u) ^ key);
+      out[j] = chance >= threshold ? survivor : 0.0f;
+    }
+  }
+};
+
+// ---- what the softmax sees ------------------------------------------------------------------------------------------
+
+struct Sight {
+  OptionalTensor mask;  // expanded to (B, H, Q, K), bool or float
+  bool causal;
+  Dropout dropout;
+
+  Mask mask_row(int64_t b, int64_t h, int64_t row) const {
+    if (!mask) return {};
+    const int64_t place = b * mask->stride(0) + h * mask->stride(1) + row * mask->stride(2);
+    const char* data = static_cast<const char*>(mask->const_data_ptr());
+    return {data + place * mask->element_size(), mask->stride(3), mask->scalar_type() == at::kBool};
+  }
+};
+
+struct Place {  // of one row
+  int64_t b, h, row;
+  int64_t drop_row;  // counted over batch and heads
+  int64_t seen;      // keys up to here, of `width` in the strip
+  int64_t width;
+};
+
+// Softmax of a row without its division: weights, their sum's inverse, and log-sum-exp (+inf where no key is seen).
+void soften(
+    float* h, const float* old, float keep, float* weights, float* factors, const Place& at, const Sight& sight,
+    float& inverse, float& logsumexp) {
+  const int64_t n = at.seen;
+  float max = old ? inherit_and_max(h, old, keep, n) : (sight.mask ? 0.0f : row_max(h, n));
+  const float* x = h;
+  if (sight.mask) {
+    sight.mask_row(at.b, at.h, at.row).apply(h, weights, n);
+    max = row_max(weights, n);
+    x = weights;
+  }
+  std::fill(h + n, h + at.width, -INF);  // later keys: never computed
+  std::fill(weights + n, weights + at.width, 0.0f);
+  if (max == -INF) {
+    std::fill(weights, weights + n, 0.0f);
+    inverse = 0.0f;
+    logsumexp = INF;
+    return;
+  }
+  if (!(max < INF)) {  // exp_u20 does not pass NaN on
+    std::fill(weights, weights + n, NOT_A_NUMBER);
+    inverse = logsumexp = NOT_A_NUMBER;
+    return;
+  }
+  const float sum = exp_and_sum(x, weights, max, n);
+  inverse = 1.0f / sum;
+  logsumexp = max + std::log(sum);
+  if (sight.dropout.on()) {
+    sight.dropout.factors(at.drop_row, factors, n);
+    by_vectors(n, [&](int64_t j, int count) {
+      (load(weights + j, count) * load(factors + j, count)).store(weights + j, count);
+    });
+  }
+}
+
+// Gradient of a row of scores. `gradient` holds that of the weights and becomes that of the scores; `weights` is made.
+void soften_backward(
+    const float* h, const float* carried, float* weights, float* gradient, float* factors, float* inherited, float keep,
+    const Place& at, const Sight& sight, float logsumexp, float row_sum) {
+  const int64_t n = at.seen;
+  const float* x = h;
+  if (sight.mask) {
+    sight.mask_row(at.b, at.h, at.row).apply(h, weights, n);
+    x = weights;
+  }
+  const bool dropped = sight.dropout.on();
+  if (dropped) sight.dropout.factors(at.drop_row, factors, n);
+  const bool blind = logsumexp == INF, broken = std::isnan(logsumexp);
+  const Vec shift(logsumexp), mean(row_sum), scale(keep);
+  by_vectors(n, [&](int64_t j, int count) {
+    Vec weight = blind ? Vec(0.0f) : broken ? Vec(NOT_A_NUMBER) : (load(x + j, count) - shift).exp_u20();
+    Vec change = load(gradient + j, count), kept = weight;
+    if (dropped) {
+      const Vec factor = load(factors + j, count);
+      change = change * factor;
+      kept = weight * factor;
+    }
+    change = weight * (change - mean);
+    if (carried) change = change + load(carried + j, count);
+    kept.store(weights + j, count);
+    change.store(gradient + j, count);
+    if (inherited) (change * scale).store(inherited + j, count);
+  });
+  std::fill(weights + n, weights + at.width, 0.0f);
+  std::fill(gradient + n, gradient + at.width, 0.0f);
+  if (inherited) std::fill(inherited + n, inherited + at.width, 0.0f);
+}
+
+// ---- tensors --------------------------------------------------------------------------------------------------------
+
+Tensor as_float(const Tensor& t) {
+  const Tensor wide = t.scalar_type() == at::kFloat ? t : t.to(at::kFloat);
+  const bool rows_apart = wide.stride(2) >= wide.size(3) || wide.size(2) <= 1;
+  return wide.stride(3) == 1 && rows_apart ? wide : wide.contiguous();
+}
+
+int64_t leading(const Tensor& t) { return std::max<int64_t>(t.size(2) > 1 ? t.stride(2) : t.size(3), 1); }
+
+Matrix head(const Tensor& t, int64_t b, int64_t h) {
+  return {t.const_data_ptr<float>() + b * t.stride(0) + h * t.stride(1), leading(t)};
+}
+
+MutableMatrix mutable_head(const Tensor& t, int64_t b, int64_t h) {
+  return {t.mutable_data_ptr<float>() + b * t.stride(0) + h * t.stride(1), leading(t)};
+}
+
+// (B, H, T, D) with heads next to each other in memory: merging them again costs a model nothing
+Tensor tokens_first(const Tensor& like, int64_t heads, int64_t tokens, int64_t size) {
+  return at::empty({like.size(0), tokens, heads, size}, like.options().dtype(at::kFloat)).transpose(1, 2);
+}
+
+Tensor gradient_like(const Tensor& t) { return at::empty_like(t, t.options(), at::MemoryFormat::Preserve); }
+
+Tensor sum_groups(const Tensor& t, int64_t groups) {  // (B, H, T, D) -> (B, G, T, D)
+  if (t.size(1) == groups) return t;
+  return at::sum(t.unflatten(1, {groups, t.size(1) / groups}), {2});
+}
+
+Sight make_sight(const OptionalTensor& mask, const Tensor& q, int64_t keys, bool causal, double p, int64_t seed) {
+  Sight sight{std::nullopt, causal, {p, seed}};
+  if (mask) {
+    const Tensor wide = mask->scalar_type() == at::kBool ? *mask : mask->to(at::kFloat);
+    sight.mask = wide.expand({q.size(0), q.size(1), q.size(2), keys});
+  }
+  return sight;
+}
+
+struct Strips {  // where the strips of one head lie; tiling.py's Layout
+  int64_t queries, keys, tile;
+  bool causal;
+
+  int64_t count() const { return (queries + tile - 1) / tile; }
+  int64_t first(int64_t i) const { return i * tile; }
+  int64_t rows(int64_t i) const { return std::min(tile, queries - i * tile); }
+  int64_t width(int64_t i) const { return causal ? first(i) + rows(i) : keys; }
+  int64_t offset(int64_t i) const { return causal ? tile * tile * (i * (i + 1) / 2) : i * tile * keys; }
+  int64_t per_head() const { return queries == 0 ? 0 : offset(count() - 1) + rows(count() - 1) * width(count() - 1); }
+};
+
+class Scratch {  // a run of floats for each thread
+ public:
+  Scratch(int64_t size, const Tensor& like)
+      : size_((size + 15) / 16 * 16),
+        memory_(at::empty({at::get_num_threads() * size_}, like.options().dtype(at::kFloat))) {}
+  float* mine() const { return memory_.mutable_data_ptr<float>() + at::get_thread_num() * size_; }
+
+ private:
+  int64_t size_;
+  Tensor memory_;
+};
+
+float dot(const float* a, const float* b, int64_t n) {
+  Vec sum(0.0f);
+  by_vectors(n, [&](int64_t j, int count) { sum = at::vec::fmadd(load(a + j, count), load(b + j, count), sum); });
+  return total(sum);
+}
+
+void scale_row(float* x, float factor, int64_t n) {
+  by_vectors(n, [&](int64_t j, int count) { (load(x + j, count) * Vec(factor)).store(x + j, count); });
+}
+
+// ---- carried --------------------------------------------------------------------------------------------------------
+
+std::tuple<Tensor, Tensor> carried_forward(
+    const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const OptionalTensor& old, const Tensor& hidden,
+    const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
+    int64_t tile) {
+  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+  const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), size = q.size(3), value_size = v.size(3);
+  const int64_t shared = heads / k.size(1);
+  Tensor out = tokens_first(q, heads, queries, value_size);
+  Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
+  if (keys == 0) out.zero_();
+  if (q.numel() == 0 || keys == 0) return {out.to(q_in.scalar_type()), logsumexp.fill_(INF)};
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
+  float* const scores = hidden.mutable_data_ptr<float>();
+  const float* const before = old ? old->const_data_ptr<float>() : nullptr;
+  const bool in_place = before == scores;  // the old scores are then added inside the matrix product
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(rows * keys + keys + rows, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const weights = scratch.mine();
+    float* const factors = weights + rows * keys;
+    float* const inverses = factors + keys;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix qs = head(q, b, h), ks = head(k, b, h / shared), vs = head(v, b, h / shared);
+      const MutableMatrix outs = mutable_head(out, b, h);
+      for (int64_t i = 0; i < strips.count(); ++i) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        const MutableMatrix strip{scores + item * strips.per_head() + strips.offset(i), width};
+        scores_of(count, width, size, gain, qs.from(first), ks, in_place ? keep : 0.0f, strip);
+        const float* old_row = before && !in_place ? before + item * olds.per_head() + olds.offset(i) : nullptr;
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
+          soften(strip.data + r * width, old_row, keep, weights + r * width, factors, at, sight, inverses[r], *line);
+          if (old_row) old_row += olds.width(i);
+        }
+        read_values(count, value_size, width, {weights, width}, vs, outs.from(first));
+        for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
+      }
+    }
+  });
+  return {out.to(q_in.scalar_type()), logsumexp};
+}
+
+std::tuple<Tensor, Tensor, Tensor> carried_backward(
+    const Tensor& grad_in, const OptionalTensor& grad_hidden, const Tensor& q_in, const Tensor& k_in,
+    const Tensor& v_in, const Tensor& out_in, const Tensor& hidden, const Tensor& logsumexp,
+    const OptionalTensor& grad_old,
+    const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
+    int64_t tile) {
+  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+  const Tensor dout = as_float(grad_in), out = as_float(out_in);
+  const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), size = q.size(3), value_size = v.size(3);
+  const int64_t groups = k.size(1), shared = heads / groups;
+  const bool grouped = groups != heads;
+  Tensor dq = gradient_like(q);
+  Tensor dk = grouped ? tokens_first(k, heads, keys, size) : gradient_like(k);
+  Tensor dv = grouped ? tokens_first(v, heads, keys, value_size) : gradient_like(v);
+  if (q.numel() == 0 || keys == 0) {
+    return {at::zeros_like(q_in), at::zeros_like(k_in), at::zeros_like(v_in)};
+  }
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
+  const float* const scores = hidden.const_data_ptr<float>();
+  const Tensor carried_in = grad_hidden ? grad_hidden->contiguous() : Tensor();
+  const float* const carried = grad_hidden ? carried_in.const_data_ptr<float>() : nullptr;
+  float* const inherited = grad_old ? grad_old->mutable_data_ptr<float>() : nullptr;
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(2 * rows * keys + keys, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const weights = scratch.mine();
+    float* const gradient = weights + rows * keys;
+    float* const factors = gradient + rows * keys;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix qs = head(q, b, h), ks = head(k, b, h / shared), vs = head(v, b, h / shared);
+      const Matrix douts = head(dout, b, h), outs = head(out, b, h);
+      const MutableMatrix dqs = mutable_head(dq, b, h), dks = mutable_head(dk, b, h), dvs = mutable_head(dv, b, h);
+      float beta = 0.0f;  // the last strip is the widest: it writes what the others add to
+      for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        const int64_t place = item * strips.per_head() + strips.offset(i);
+        scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r, skip = place + r * width;
+          const int64_t old_width = olds.width(i);
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const int64_t old_place = item * olds.per_head() + olds.offset(i) + r * old_width;
+          float* const below = inherited ? inherited + old_place : nullptr;
+          soften_backward(
+              scores + skip, carried ? carried + skip : nullptr, weights + r * width, gradient + r * width, factors,
+              below, keep, at, sight, logsumexp.const_data_ptr<float>()[item * queries + row],
+              dot(douts.from(row).data, outs.from(row).data, value_size));
+          if (below) std::fill(below + width, below + old_width, 0.0f);
+        }
+        const Matrix change{gradient, width};
+        gather(width, value_size, count, 1.0f, {weights, width}, douts.from(first), beta, dvs);
+        product(Op::plain, Op::plain, count, size, width, gain, change, ks, 0.0f, dqs.from(first));
+        gather(width, size, count, gain, change, qs.from(first), beta, dks);
+      }
+    }
+  });
+  const auto dtype = q_in.scalar_type();
+  return {dq.to(dtype), sum_groups(dk, groups).to(dtype), sum_groups(dv, groups).to(dtype)};
+}
+
+// ---- stacked --------------------------------------------------------------------------------------------------------
+
+struct Stack {  // the layers whose sum is H_n, side by side along the head size: one product makes their sum
+  std::vector<Tensor> qs, ks;
+  std::vector<double> weights;
+  int64_t size, heads, shared;
+
+  Stack(at::TensorList q_list, at::TensorList k_list, at::ArrayRef<double> w) : weights(w.begin(), w.end()) {
+    TORCH_CHECK(!q_list.empty() && q_list.size() == k_list.size() && q_list.size() == w.size(), "one weight a layer");
+    for (const Tensor& q : q_list) qs.push_back(as_float(q));
+    for (const Tensor& k : k_list) ks.push_back(as_float(k));
+    size = qs[0].size(3);
+    heads = qs[0].size(1);
+    shared = heads / ks[0].size(1);
+  }
+
+  int64_t depth() const { return static_cast<int64_t>(qs.size()); }
+  int64_t wide() const { return depth() * size; }
+
+  void gather_keys(int64_t b, int64_t h, int64_t keys, float* into) const {
+    for (int64_t l = 0; l < depth(); ++l) {
+      const Matrix from = head(ks[l], b, h / shared);
+      for (int64_t j = 0; j < keys; ++j) std::copy_n(from.data + j * from.ld, size, into + j * wide() + l * size);
+    }
+  }
+
+  void gather_queries(int64_t b, int64_t h, int64_t first, int64_t count, float* into) const {
+    for (int64_t l = 0; l < depth(); ++l) {
+      const Matrix from = head(qs[l], b, h).from(first);
+      const float weight = weights[l];
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t d = 0; d < size; ++d) into[r * wide() + l * size + d] = weight * from.data[r * from.ld + d];
+      }
+    }
+  }
+};
+
+std::tuple<Tensor, Tensor> stacked_forward(
+    at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, at::ArrayRef<double> weight_list,
+    const OptionalTensor& mask, bool causal, double dropout_p, int64_t seed, int64_t tile) {
+  const Stack stack(q_list, k_list, weight_list);
+  const Tensor v = as_float(v_in), q = stack.qs[0];
+  const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3), wide = stack.wide();
+  Tensor out = tokens_first(q, heads, queries, value_size);
+  Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
+  if (keys == 0) out.zero_();
+  if (q.numel() == 0 || keys == 0) return {out.to(v_in.scalar_type()), logsumexp.fill_(INF)};
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal};
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(rows * keys + keys + rows + rows * wide + keys * wide, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const strip = scratch.mine();
+    float* const factors = strip + rows * keys;
+    float* const inverses = factors + keys;
+    float* const ours = inverses + rows;
+    float* const theirs = ours + rows * wide;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix vs = head(v, b, h / stack.shared);
+      const MutableMatrix outs = mutable_head(out, b, h);
+      stack.gather_keys(b, h, keys, theirs);
+      for (int64_t i = 0; i < strips.count(); ++i) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        stack.gather_queries(b, h, first, count, ours);
+        scores_of(count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
+          float* const scores = strip + r * width;  // the weights are written over them
+          soften(scores, nullptr, 0.0f, scores, factors, at, sight, inverses[r], *line);
+        }
+        read_values(count, value_size, width, {strip, width}, vs, outs.from(first));
+        for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
+      }
+    }
+  });
+  return {out.to(v_in.scalar_type()), logsumexp};
+}
+
+std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
+    const Tensor& grad_in, at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, const Tensor& out_in,
+    const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal,
+    double dropout_p, int64_t seed, int64_t tile) {
+  const Stack stack(q_list, k_list, weight_list);
+  const Tensor v = as_float(v_in), dout = as_float(grad_in), out = as_float(out_in), q = stack.qs[0];
+  const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3);
+  const int64_t size = stack.size, wide = stack.wide(), groups = v.size(1), depth = stack.depth();
+  const bool grouped = groups != heads;
+  Tensor dv = grouped ? tokens_first(v, heads, keys, value_size) : gradient_like(v);
+  std::vector<Tensor> dqs, dks;
+  for (int64_t l = 0; l < depth; ++l) {
+    dqs.push_back(gradient_like(stack.qs[l]));
+    dks.push_back(grouped ? tokens_first(stack.ks[l], heads, keys, size) : gradient_like(stack.ks[l]));
+  }
+  if (q.numel() == 0 || keys == 0) {
+    for (int64_t l = 0; l < depth; ++l) dqs[l] = at::zeros_like(q_list[l]), dks[l] = at::zeros_like(k_list[l]);
+    return {at::zeros_like(v_in), dqs, dks};
+  }
+  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal};
+  const int64_t rows = std::min(tile, queries);
+  const Scratch scratch(2 * rows * keys + keys + 2 * rows * wide + 2 * keys * wide, q);
+
+  at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    float* const strip = scratch.mine();
+    float* const gradient = strip + rows * keys;
+    float* const factors = gradient + rows * keys;
+    float* const ours = factors + keys;
+    float* const dours = ours + rows * wide;
+    float* const theirs = dours + rows * wide;
+    float* const dtheirs = theirs + keys * wide;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t b = item / heads, h = item % heads;
+      const Matrix vs = head(v, b, h / stack.shared), douts = head(dout, b, h), outs = head(out, b, h);
+      const MutableMatrix dvs = mutable_head(dv, b, h);
+      stack.gather_keys(b, h, keys, theirs);
+      float beta = 0.0f;  // the last strip is the widest: it writes what the others add to
+      for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
+        const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
+        stack.gather_queries(b, h, first, count, ours);
+        scores_of(count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
+        scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          float* const scores = strip + r * width;  // the weights are written over them
+          soften_backward(
+              scores, nullptr, scores, gradient + r * width, factors, nullptr, 0.0f, at, sight,
+              logsumexp.const_data_ptr<float>()[item * queries + row],
+              dot(douts.from(row).data, outs.from(row).data, value_size));
+        }
+        const Matrix change{gradient, width};
+        gather(width, value_size, count, 1.0f, {strip, width}, douts.from(first), beta, dvs);
+        product(Op::plain, Op::plain, count, wide, width, 1.0f, change, {theirs, wide}, 0.0f, {dours, wide});
+        gather(width, wide, count, 1.0f, change, {ours, wide}, beta, {dtheirs, wide});
+        for (int64_t l = 0; l < depth; ++l) {
+          const MutableMatrix into = mutable_head(dqs[l], b, h).from(first);
+          const float weight = stack.weights[l];
+          for (int64_t r = 0; r < count; ++r) {
+            for (int64_t d = 0; d < size; ++d) into.data[r * into.ld + d] = weight * dours[r * wide + l * size + d];
+          }
+        }
+      }
+      for (int64_t l = 0; l < depth; ++l) {
+        const MutableMatrix into = mutable_head(dks[l], b, h);
+        for (int64_t j = 0; j < keys; ++j) std::copy_n(dtheirs + j * wide + l * size, size, into.data + j * into.ld);
+      }
+    }
+  });
+  for (int64_t l = 0; l < depth; ++l) {
+    dqs[l] = dqs[l].to(q_list[l].scalar_type());
+    dks[l] = sum_groups(dks[l], groups).to(k_list[l].scalar_type());
+  }
+  return {sum_groups(dv, groups).to(v_in.scalar_type()), dqs, dks};
+}
+
+}  // namespace
+
+TORCH_LIBRARY(uncollapse_native, m) {
+  m.def(
+      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, Tensor? mask, float keep, "
+      "float gain, bool causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+  m.def(
+      "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, Tensor hidden, "
+      "Tensor logsumexp, Tensor(a!)? grad_old, Tensor? mask, float keep, float gain, bool causal, bool old_causal, "
+      "float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, float[] weights, Tensor? mask, bool causal, "
+      "float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+  m.def(
+      "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, "
+      "float[] weights, Tensor? mask, bool causal, float dropout_p, int seed, int tile) "
+      "-> (Tensor, Tensor[], Tensor[])");
+}
+
+TORCH_LIBRARY_IMPL(uncollapse_native, CPU, m) {
+  m.impl("carried_forward", &carried_forward);
+  m.impl("carried_backward", &carried_backward);
+  m.impl("stacked_forward", &stacked_forward);
+  m.impl("stacked_backward", &stacked_backward);
+}

@@ -1,0 +1,68 @@
+"""What a page is made of: tables and plain words, nothing that knows of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One verdict in words."""
+
+    kind: str
+    sentence: str
+    remedy: str = ""
+    layers: tuple[int, ...] = ()
+    heads: tuple[tuple[int, int], ...] = ()
+    collapse: bool = False
+
+
+@dataclass(frozen=True)
+class Content:
+    """One diagnosis: its tables as `Diagnosis` has them, and what is said about it."""
+
+    name: str
+    about: str
+    layers: pd.DataFrame
+    heads: pd.DataFrame
+    cosines: pd.DataFrame  # layer, kind, low, count
+    entropies: pd.DataFrame  # layer, head, low, count
+    propagation: pd.DataFrame
+    eigenvalues: pd.DataFrame
+    findings: Sequence[Finding] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def depth(self) -> int:
+        """The number of the last layer."""
+        tables = (self.layers, self.heads)
+        return max((int(table["layer"].max()) for table in tables if not table.empty), default=0)
+
+    @property
+    def head_count(self) -> int:
+        """The largest number of heads in a layer."""
+        return 0 if self.heads.empty else int(self.heads["head"].max())
+
+    def first_choice(self) -> tuple[int, int]:
+        """The layer and head that a page shows first: the worst one."""
+        for finding in self.findings:
+            if finding.collapse and finding.heads:
+                return self._lowest(finding.heads)
+        for finding in self.findings:
+            if finding.collapse and finding.layers:
+                return finding.layers[0], 1
+        return self._lowest(None)
+
+    def _lowest(self, among: Sequence[tuple[int, int]] | None) -> tuple[int, int]:
+        heads = self.heads
+        if "entropy_normalised" not in heads or heads["entropy_normalised"].isna().all():
+            return among[0] if among else (1, 1)
+        if among:
+            pairs = set(among)
+            heads = heads[[pair in pairs for pair in zip(heads["layer"], heads["head"], strict=True)]]
+        worst = heads.loc[heads["entropy_normalised"].idxmin()]
+        return int(worst["layer"]), int(worst["head"])

@@ -1,0 +1,163 @@
+"""The page of one diagnosis: verdicts, depth, tokens, attention, every head, and the chosen one."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Literal
+
+import pandas as pd
+import vl_convert
+
+from .chart import Chart
+from .content import Content, Finding
+from .depth_strip import depth_strip
+from .eigenvalues import eigenvalue_plane
+from .entropy_histogram import entropy_histogram
+from .entropy_violins import HEAD_TABLE, entropy_violins, head_violins, top_of
+from .head_map import extents, head_map, metrics_of
+from .page import Section, bullet_list, document, menu, table_html
+from .propagation import propagation_line
+from .similarity_violins import KINDS, similarity_violins
+from .theme import config
+
+SIGNS = {"collapse": "▲", "healthy": "✓", "noted": "○"}  # not by colour alone
+
+
+def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
+    """The HTML; `table` is the table of layers as it is to be read, with rounded numbers."""
+    layer, head = content.first_choice()
+    ends = extents([content.heads]) if not content.heads.empty else {}
+    metric = next(iter(ends), "")
+    sections = [
+        _section("Depth at a glance", [strip(content)]),
+        _section(
+            "How alike are the tokens?",
+            [similarity_violins(content.cosines, content.layers, content.depth)] if len(content.cosines) else [],
+            menu("tokens", "tokens", KINDS, "raw"),
+        ),
+        _section("How widely does attention look?", _entropy(content)),
+        _section(
+            "Every head",
+            [head_map(content.heads, content.depth, content.head_count, ends)] if ends else [],
+            metric_menu([content.heads], metric) if ends else "",
+        ),
+        _section("The chosen head", _companions(content), layout="columns"),
+    ]
+    lead = f'<p class="about">{escape(content.about)}</p>\n{findings_html(content.findings)}\n{gaps_html(content)}'
+    if not content.heads.empty:
+        lead += choice_bar(content.depth, content.head_count, layer, head)
+    choice = {"layer": layer, "head": head, "metric": metric, "tokens": "raw"}
+    shown = [section for section in sections if section]
+    return document(
+        f"Diagnosis of {content.name}", lead, shown, choice, table_html(table, "The numbers by layer"), footer
+    )
+
+
+def strip(content: Content, name: str = "depth-strip", depth: int = 0) -> Chart | None:
+    """The depth strip with the layers that a verdict calls collapsed; None if no layer was measured.
+
+    `depth` leaves room for the layers of deeper networks.
+    """
+    if content.layers.empty:
+        return None
+    collapsed = {layer for finding in content.findings if finding.collapse for layer in finding.layers}
+    return depth_strip(content.layers, collapsed, depth or content.depth, name)
+
+
+def notebook_html(content: Content) -> str:
+    """The summary and the depth strip, as a notebook shows them: a picture, no script."""
+    chart = strip(content)
+    picture = ""
+    if chart is not None:
+        spec = chart.alone(config("light")) | {"width": 620}
+        for parameter in spec["params"]:
+            if parameter["name"] == "layer":
+                parameter["value"] = 0  # nothing is chosen in a picture
+        svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
+        picture = f'<img alt="{escape(chart.aid)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
+    items = "".join(
+        f"<li>{_sign(finding)} {escape(finding.sentence)} {escape(finding.remedy)}</li>" for finding in content.findings
+    )
+    return (
+        f"<div><b>Diagnosis of {escape(content.name)}</b><br>{escape(content.about)}"
+        f"<ul>{items}</ul>{picture}{gaps_html(content)}</div>"
+    )
+
+
+def findings_html(findings: Sequence[Finding]) -> str:
+    """Verdicts in plain words with their remedies."""
+    cards = []
+    for finding in findings:
+        remedy = f'<p class="remedy">{escape(finding.remedy)}</p>' if finding.remedy else ""
+        clause = re.split(r" \(|; |, first", finding.sentence, maxsplit=1)[0]
+        words = f"<p><b>{_sign(finding)} {escape(clause)}</b>{escape(finding.sentence[len(clause) :])}</p>"
+        cards.append(f'<div class="verdict {_tone(finding)}">{words}{remedy}</div>')
+    return "\n".join(cards)
+
+
+def gaps_html(content: Content) -> str:
+    """What could not be measured and why, and what else there is to know."""
+    sentences = [f"Not measured: {what}, because {why}" for what, why in content.missing.items()]
+    if content.heads.empty and "attention" not in content.missing:
+        sentences.append("Not measured: attention; no queries and keys were seen.")
+    elif content.eigenvalues.empty and "spectrum" not in content.missing:
+        sentences.append("Not measured: eigenvalues; the query and key weights were not seen.")
+    if content.cosines.empty:
+        sentences.append("Not measured: tokens; no output of a layer was seen.")
+    return bullet_list([*sentences, *(f"Note: {note}" for note in content.notes)], "quiet")
+
+
+def choice_bar(depth: int, heads: int, layer: int, head: int) -> str:
+    """The chosen layer and head, always in sight and changed by keyboard too."""
+    layers = {n: (str(n), "") for n in range(1, depth + 1)}
+    numbers = {n: (str(n), "") for n in range(1, heads + 1)}
+    return (
+        f'<nav class="choice" aria-label="Chosen head">{menu("layer", "Layer", layers, layer)}'
+        f'{menu("head", "Head", numbers, head)}<span class="words">or choose in a chart</span></nav>'
+    )
+
+
+def metric_menu(heads: Sequence[pd.DataFrame], chosen: str) -> str:
+    """The menu of the head map."""
+    return menu("metric", "metric", metrics_of(pd.concat(list(heads), ignore_index=True)), chosen)
+
+
+def _entropy(content: Content) -> list[Chart]:
+    if content.entropies.empty:
+        return []
+    top = top_of(content.entropies)
+    return [
+        entropy_violins(content.entropies, content.depth, top),
+        head_violins(content.entropies, content.head_count, top),
+    ]
+
+
+def _companions(content: Content) -> list[Chart]:
+    charts = []
+    if len(content.eigenvalues):
+        charts.append(eigenvalue_plane(content.eigenvalues, [content.name]))
+    if len(content.propagation):
+        charts.append(propagation_line(content.propagation, [content.name]))
+    if len(content.entropies):
+        top = top_of(content.entropies)
+        shapes = head_violins(content.entropies, content.head_count, top).tables[HEAD_TABLE]
+        charts.append(entropy_histogram(shapes, top, [content.name], HEAD_TABLE))
+    return charts
+
+
+def _section(
+    title: str, charts: Sequence[Chart | None], controls: str = "", layout: Literal["rows", "columns"] = "rows"
+) -> Section | None:
+    there = [chart for chart in charts if chart is not None]
+    return Section(title, there, controls, layout) if there else None
+
+
+def _tone(finding: Finding) -> str:
+    return "collapse" if finding.collapse else "healthy" if finding.kind == "healthy" else "noted"
+
+
+def _sign(finding: Finding) -> str:
+    return SIGNS[_tone(finding)]

@@ -1,0 +1,58 @@
+"""The eigenvalues of the chosen head's query-key matrix in the complex plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from .chart import Chart, Spec, parameters, series_colour, series_names, series_tooltip, tooltip
+
+AID = "A dot is an eigenvalue of the query-key matrix; in theory attention localises where they crowd away from 0."
+NAME = "eigenvalues"
+SIDE = 216  # pixels; a square, so that angles are true
+
+
+def eigenvalue_plane(eigenvalues: pd.DataFrame, names: Sequence[str]) -> Chart:
+    """Dots for the head chosen in the page; `eigenvalues` has report, layer, head, real and imag."""
+    axis = {"format": ".2~g", "tickCount": 4, "labelFlush": False}
+    real = {"type": "quantitative", "title": "real part", "axis": axis}
+    imag = {"type": "quantitative", "title": "imaginary part", "axis": axis}
+    # Invisible corners make both axes reach equally far, with 0 in the middle.
+    reach = {"op": "max", "field": "reach", "as": "reach"}
+    corners = [
+        {
+            "transform": [{"aggregate": [reach]}, {"calculate": f"{sign} * datum.reach", "as": "corner"}],
+            "mark": {"type": "point", "opacity": 0, "tooltip": None},
+            "encoding": {"x": {"field": "corner", **real}, "y": {"field": "corner", **imag}},
+        }
+        for sign in ("-1.08", "1.08")
+    ]
+    zero: list[Spec] = [
+        {"mark": {"type": "rule", "style": "zero", "tooltip": None}, "encoding": {way: {"datum": 0, **along}}}
+        for way, along in (("x", real), ("y", imag))
+    ]
+    dots = {
+        "mark": {"type": "point", "style": "series", "filled": True, "opacity": 0.75, "size": 36},
+        "encoding": {
+            "x": {"field": "real", **real},
+            "y": {"field": "imag", **imag},
+            "tooltip": [*series_tooltip(names), *tooltip(real="real part", imag="imaginary part")],
+            **series_colour(names),
+        },
+    }
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": SIDE,
+        "height": SIDE,
+        "title": {"text": {"expr": "'Eigenvalues, layer ' + layer + ', head ' + head"}},
+        "data": {"table": NAME},
+        "params": parameters(layer=1, head=1, names=list(names)),
+        "transform": [
+            {"filter": "datum.layer == layer && datum.head == head"},
+            {"calculate": "max(abs(datum.real), abs(datum.imag))", "as": "reach"},
+            *series_names(names),
+        ],
+        "layer": [*corners, *zero, dots],
+    }
+    return Chart(NAME, spec, AID, {NAME: eigenvalues})

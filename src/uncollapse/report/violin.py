@@ -1,0 +1,138 @@
+"""Violins from histograms: an outline, its mode, median and mean, and the specification that draws them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from .chart import Spec, number_axis, parameters, tooltip, whole, wide
+
+HALF = 0.42  # of the distance between two violins, at the widest place; less where they are few
+STATISTICS = ("mode", "median", "mean")
+
+
+def outlines(histogram: pd.DataFrame, by: list[str], width: float, coarser: int = 1) -> pd.DataFrame:
+    """Shares by the middle of the bin, one outline for each `by`, with zeros around what is filled.
+
+    `histogram` has the columns of `by`, `low` and `count` and leaves empty bins out; `width` is that of its bins, and
+    `coarser` of them are drawn as one.
+
+    >>> table = pd.DataFrame({"layer": 1, "low": [0.0, 0.3], "count": [3, 1]})
+    >>> outlines(table, ["layer"], 0.1)["share"].tolist()
+    [0.0, 0.0, 0.75, 0.0, 0.0, 0.25, 0.0, 0.0]
+    """
+    bins = np.rint(histogram["low"] / width).astype(int) // coarser
+    counted = histogram.assign(bin=bins).groupby([*by, "bin"], as_index=False)["count"].sum()
+    around = [counted.assign(bin=counted["bin"] + step, count=0) for step in (-2, -1, 1, 2)]
+    filled = pd.concat([counted, *around]).groupby([*by, "bin"], as_index=False)["count"].sum()
+    share = filled["count"] / filled.groupby(by)["count"].transform("sum")
+    middle = ((filled["bin"] + 0.5) * coarser * width).round(6)
+    return filled[by].assign(value=middle, share=share)
+
+
+def statistics(histogram: pd.DataFrame, by: list[str], width: float) -> pd.DataFrame:
+    """Mode, median and mean of each histogram, to within a bin.
+
+    >>> table = pd.DataFrame({"layer": 1, "low": [0.0, 0.5], "count": [3, 1]})
+    >>> statistics(table, ["layer"], 0.5).round(3).to_dict("records")
+    [{'layer': 1, 'mode': 0.25, 'median': 0.333, 'mean': 0.375}]
+    """
+    rows = []
+    for key, group in histogram.groupby(by):
+        low, count = group["low"].to_numpy(), group["count"].to_numpy()
+        below = count.cumsum()
+        index = int(np.searchsorted(below, below[-1] / 2))
+        inside = (below[-1] / 2 - (below[index] - count[index])) / count[index]
+        mean = float(((low + width / 2) * count).sum() / below[-1])
+        numbers = (float(low[count.argmax()]) + width / 2, float(low[index] + inside * width), mean)
+        rows.append((*key, *numbers))
+    return pd.DataFrame(rows, columns=[*by, *STATISTICS])
+
+
+def violins(
+    by: str,
+    count: int,
+    shapes: str,
+    marks: str,
+    value: tuple[str, tuple[float, float]],
+    title: str | dict[str, str],
+    only: list[str],
+    chosen: str,
+    **start: object,
+) -> Spec:
+    """The specification of violins side by side.
+
+    Args:
+        by: the column ("layer" or "head") that the violins stand for, from 1 to `count`.
+        count: see `by`.
+        shapes: the name of the table of outlines.
+        marks: the name of the table of statistics.
+        value: the title and the domain of the value axis.
+        title: of the chart.
+        only: conditions that rows have to meet.
+        chosen: when a violin is the chosen one.
+        **start: parameters and their values at the start.
+    """
+    unit, domain = value
+    filters = [{"filter": condition} for condition in only]
+    x_scale = {"domain": [0.5, count + 0.5], "nice": False, "zero": False}
+    x = {"type": "quantitative", "scale": x_scale, "axis": number_axis(by, count)}
+    y = {"type": "quantitative", "scale": {"domain": list(domain), "nice": False, "zero": False}, "title": unit}
+    band: Spec = {
+        "data": {"table": marks},
+        "transform": [*filters, {"calculate": f"datum.{by} - 0.5", "as": "left"}, _sum(by, "0.5", "right")],
+        "mark": {"type": "rect", "style": "chosen", "cursor": "pointer"},
+        "encoding": {
+            "x": {"field": "left", **x},
+            "x2": {"field": "right"},
+            "y": {"value": 0},
+            "y2": {"value": "height"},
+            "fillOpacity": {"condition": {"test": chosen, "value": 0.13}, "value": 0},
+            "tooltip": tooltip(**{by: whole(by)}, mode="mode", median="median", mean="mean"),
+        },
+    }
+    half = f"{HALF * min(1.0, count / 8):.3f} * datum.smooth / datum.widest"
+    area: Spec = {
+        "data": {"table": shapes},
+        "transform": [
+            *filters,
+            {
+                "window": [{"op": "mean", "field": "share", "as": "smooth"}],
+                "frame": [-1, 1],
+                "sort": [{"field": "value"}],
+                "groupby": [by],
+            },
+            {"joinaggregate": [{"op": "max", "field": "smooth", "as": "widest"}], "groupby": [by]},
+            {"calculate": f"datum.{by} - {half}", "as": "left"},
+            _sum(by, half, "right"),
+        ],
+        "mark": {"type": "area", "orient": "horizontal", "style": "violin", "clip": True, "tooltip": None},
+        "encoding": {
+            "y": {"field": "value", **y},
+            "x": {"field": "left", **x},
+            "x2": {"field": "right"},
+            "detail": {"field": by},
+        },
+    }
+    colours = {"domain": list(STATISTICS), "range": ["#E69F00", "#CC79A7", "#009E73"]}
+    shapes_of = {"domain": list(STATISTICS), "range": ["diamond", "stroke", "circle"]}
+    legend = {"title": None, "orient": "top", "direction": "horizontal", "symbolOpacity": 1}
+    points: Spec = {
+        "data": {"table": marks},
+        "transform": [*filters, {"fold": ["mode", "mean", "median"], "as": ["statistic", "at"]}],
+        "mark": {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"},
+        "encoding": {
+            "x": {"field": by, **x},
+            "y": {"field": "at", **y},
+            "stroke": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
+            "fill": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
+            "shape": {"field": "statistic", "type": "nominal", "scale": shapes_of, "legend": legend},
+            "size": {"condition": {"test": "datum.statistic == 'median'", "value": 150}, "value": 34},
+            "tooltip": tooltip(**{by: whole(by)}, mode="mode", median="median", mean="mean"),
+        },
+    }
+    return wide({"title": {"text": title}, "params": parameters(**start), "layer": [band, area, points]}, height=240)
+
+
+def _sum(by: str, what: str, name: str) -> Spec:
+    return {"calculate": f"datum.{by} + {what}", "as": name}

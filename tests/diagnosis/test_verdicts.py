@@ -1,0 +1,149 @@
+"""Verdicts: collapse is told from what only looks like it, and a healthy model is told so."""
+
+import re
+
+import pandas as pd
+import pytest
+import torch
+
+import uncollapse as uc
+
+from .trained import TRAINED, needs_data
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def of_tokens(*layers):
+    with uc.Observer() as observer:
+        for n, x in enumerate(layers, start=1):
+            observer.tokens(n, x)
+    return observer.diagnosis
+
+
+def of_scores(*layers):
+    """Scores (T, T) as queries and keys: q the scores themselves, k the unit matrix."""
+    with uc.Observer() as observer:
+        for n, scores in enumerate(layers, start=1):
+            size = scores.shape[-1]
+            observer.attention(n, scores[None, None], torch.eye(size)[None, None], scale=1.0)
+            observer.tokens(n, drawn(1, size, size))
+    return observer.diagnosis
+
+
+def kinds(report):
+    return [verdict.kind for verdict in report.verdicts]
+
+
+def test_random_tokens_are_healthy():
+    report = of_tokens(drawn(4, 32, 24))
+    assert kinds(report) == ["healthy"]
+    assert "No collapse found" in str(report)
+
+
+def test_tokens_that_are_all_alike_are_a_rank_collapse_with_its_numbers():
+    apart, alike = drawn(4, 32, 24), drawn(1, 1, 24) + 0.004 * drawn(4, 32, 24)
+    report = of_tokens(apart, alike, alike)
+    (verdict,) = report.verdicts
+    assert (verdict.kind, verdict.layers, verdict.is_collapse) == ("rank collapse", (2, 3), True)
+    assert verdict.sentence.startswith("Layers 2-3: rank collapse")
+    assert "100% of token pairs above 0.99" in verdict.sentence
+    assert verdict.remedy
+
+
+def test_one_token_apart_does_not_hide_the_collapse_of_all_others():
+    """A first token of its own, the rest alike: small residuals are hidden by it, centred cosines are not."""
+    x = drawn(1, 1, 24) + 0.01 * drawn(2, 40, 24)
+    x[:, 0] = 20 * drawn(24, seed=3)
+    report = of_tokens(x)
+    assert report.layers["residual_frobenius"].item() > 0.5
+    assert kinds(report) == ["rank collapse"]
+
+
+@pytest.mark.parametrize("cosine", [0.95, 0.98])
+def test_a_common_coordinate_is_an_offset_and_not_a_collapse(cosine):
+    """Full-rank tokens with one large coordinate in common have a mean cosine of `cosine`."""
+    x = drawn(4, 64, 48)
+    x[..., 0] = (cosine / (1 - cosine) * 47) ** 0.5
+    report = of_tokens(x)
+    assert report.layers["cosine_mean"].item() == pytest.approx(cosine, abs=0.01)
+    assert kinds(report) == ["healthy", "common offset"]
+    assert not any(verdict.is_collapse for verdict in report.verdicts)
+
+
+def test_attention_only_of_depth_12_collapses():
+    torch.manual_seed(0)
+    network = uc.AttentionOnly(12, 64, 4, alpha=0.0, alpha_hidden=0.0, init="xavier", layer_norm=True)
+    with torch.no_grad():
+        report = of_tokens(*network(drawn(4, 32, 64)))
+    assert report.verdicts[0].kind == "rank collapse"
+    assert report.verdicts[0].layers[-1] == 12
+
+
+def test_a_visible_skip_keeps_the_same_network_healthy():
+    torch.manual_seed(0)
+    network = uc.AttentionOnly(12, 64, 4, alpha=0.9, alpha_hidden=0.0, init="xavier", layer_norm=True)
+    with torch.no_grad():
+        assert kinds(of_tokens(*network(drawn(4, 32, 64)))) == ["healthy"]
+
+
+def test_uniform_attention_is_no_entropy_collapse():
+    assert kinds(of_scores(torch.zeros(16, 16))) == ["healthy"]
+
+
+def test_all_rows_on_the_first_key_are_a_sink_and_no_collapse():
+    scores = torch.zeros(16, 16)
+    scores[:, 0] = 20.0
+    report = of_scores(scores)
+    assert kinds(report) == ["healthy", "sink"]
+    assert report.verdicts[1].heads == ((1, 1),)
+    assert "100% of its weight" in report.verdicts[1].sentence
+
+
+def test_all_rows_on_another_key_are_an_entropy_collapse():
+    scores = torch.zeros(16, 16)
+    scores[:, 5] = 20.0
+    (verdict,) = of_scores(torch.zeros(16, 16), scores).verdicts
+    assert (verdict.kind, verdict.heads, verdict.is_collapse) == ("entropy collapse", ((2, 1),), True)
+    assert "1 of 2 heads" in verdict.sentence
+    assert "largest logit 20" in verdict.sentence
+
+
+def test_a_head_that_looks_at_its_neighbour_is_healthy_until_its_scores_saturate():
+    neighbour = torch.eye(16).roll(1, 1)
+    assert kinds(of_scores(20.0 * neighbour)) == ["healthy"]
+    assert kinds(of_scores(200.0 * neighbour)) == ["entropy collapse"]
+
+
+def test_nan_is_a_verdict_of_its_own():
+    x = drawn(2, 8, 4)
+    x[:, 0] = float("nan")
+    report = of_tokens(drawn(2, 8, 4), x)
+    assert (kinds(report), report.not_finite) == (["not finite"], 2)
+    assert report.verdicts[0].is_collapse
+
+
+def test_every_sentence_has_numbers_and_ends():
+    scores = torch.zeros(16, 16)
+    scores[:, 5] = 90.0
+    for verdict in [*of_scores(scores).verdicts, *of_tokens(torch.ones(2, 8, 4)).verdicts]:
+        assert re.search(r"\d", verdict.sentence)
+        assert str(verdict).endswith(".")
+
+
+def test_a_report_without_attention_is_judged_by_its_tokens():
+    report = of_tokens(torch.ones(2, 8, 4) + 1e-4 * drawn(2, 8, 4))
+    assert isinstance(report.heads, pd.DataFrame)
+    assert report.heads.empty
+    assert kinds(report) == ["rank collapse"]
+
+
+@needs_data
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_models_are_healthy(name):
+    model, inputs = TRAINED[name]()
+    report = uc.diagnose(model, inputs)
+    assert report.verdicts[0].kind == "healthy", str(report)
+    assert not any(verdict.is_collapse for verdict in report.verdicts)
+    assert len(report.layers) == model.config.num_hidden_layers

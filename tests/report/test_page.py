@@ -1,0 +1,157 @@
+"""Pages are self-contained, small, quickly made, and safe with any name; they replace nothing but themselves."""
+
+import json
+import re
+import time
+from html import unescape
+
+import altair as alt
+import pandas as pd
+import pytest
+
+import uncollapse as uc
+from uncollapse.diagnosis.pages import content_of
+from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
+from uncollapse.report.diagnosis_page import strip
+from uncollapse.report.similarity_violins import similarity_violins
+
+from .diagnoses import HOSTILE, diagnosis
+
+
+@pytest.fixture(scope="module")
+def large():
+    return diagnosis(layers=24, heads=16, size=64)
+
+
+def data(html: str, name: str):
+    return json.loads(re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def outside_scripts(html: str) -> str:
+    return re.sub(r"<(script|style)[ >].*?</\1>", "", html, flags=re.DOTALL)
+
+
+def test_24_layers_of_16_heads_stay_under_3_megabytes_and_are_written_in_time(large, tmp_path):
+    diagnosis(1, 1).to_html(tmp_path / "first.html")  # the libraries are bundled once a process
+    start = time.process_time()
+    file = large.to_html(tmp_path / "report.html")
+    assert file.stat().st_size < 3_000_000
+    assert time.process_time() - start < 5.0
+
+
+def test_page_loads_nothing(large, tmp_path):
+    html = large.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not re.findall(r"(?:src|href|action)\s*=\s*[\"']?(?!data:)[a-z]", outside_scripts(html))
+    assert "@import" not in html
+    assert "url(" not in re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    assert "default-src 'none'" in html
+
+
+def test_names_are_escaped_everywhere(tmp_path):
+    report = diagnosis(name=HOSTILE)
+    report.missing["spectrum"] = HOSTILE
+    report.notes.append(HOSTILE)
+    one = report.to_html(tmp_path / "one.html").read_text(encoding="utf-8")
+    two = uc.compare_html([report, diagnosis(5)], tmp_path / "two.html").read_text(encoding="utf-8")
+    for html in (one, two, report._repr_html_()):
+        assert "<img src=x" not in html
+        assert "<script>document" not in html
+        assert HOSTILE.strip() in unescape(outside_scripts(html))
+    names = [p["value"] for spec in data(two, "charts").values() for p in spec["params"] if p["name"] == "names"]
+    assert names
+    assert all(HOSTILE in shown for shown in names)
+
+
+def test_an_earlier_page_is_replaced_and_any_other_file_is_kept(tmp_path):
+    report, file = diagnosis(), tmp_path / "new" / "report.html"
+    assert report.to_html(file) == file
+    before = file.read_bytes()
+    report.info["model"] = "another"
+    assert report.to_html(file).read_bytes() != before
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="force=True"):
+        report.to_html(file)
+    assert file.read_text(encoding="utf-8") == "mine"
+    report.to_html(file, force=True)
+    assert file.stat().st_size > 100_000
+    with pytest.raises(FileExistsError, match="is a folder"):
+        report.to_html(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "report.html"]
+
+
+def test_verdicts_remedies_gaps_and_notes_are_in_words(tmp_path):
+    report = diagnosis(collapsed=True)
+    report.missing["spectrum"] = "its weights are not known."
+    report.notes.append("Positions are rotations.")
+    text = unescape(re.sub("<[^>]+>", "", report.to_html(tmp_path / "r.html").read_text(encoding="utf-8")))
+    assert any(verdict.kind == "rank collapse" for verdict in report.verdicts)
+    for verdict in report.verdicts:
+        assert verdict.sentence in text
+        assert verdict.remedy in text
+    assert "Not measured: spectrum, because its weights are not known." in text
+    assert "Note: Positions are rotations." in text
+
+
+@pytest.mark.parametrize("part", ["tokens", "attention", "weights"])
+def test_a_part_that_was_not_measured_leaves_a_sentence_instead_of_its_charts(part, tmp_path):
+    report = diagnosis()
+    empty = {name: table.iloc[:0] for name, table in report.tables.items()}
+    if part == "tokens":
+        report.layers = report.layers[["layer", "entropy_mean", "entropy_normalised"]]
+        report.histograms["cosine"] = empty["cosine_histogram"]
+    elif part == "attention":
+        report.heads, report.propagation = empty["heads"][["layer", "head"]], empty["propagation"]
+        report.histograms["entropy"], report.eigenvalues = empty["entropy_histogram"], empty["eigenvalues"]
+    else:
+        report.eigenvalues = empty["eigenvalues"]
+    html = report.to_html(tmp_path / "one.html").read_text(encoding="utf-8")
+    assert "Not measured: " in html
+    gone = {"tokens": "similarity-violins", "attention": "head-map", "weights": "eigenvalues"}[part]
+    assert gone not in data(html, "charts")
+    assert "depth-strip" in data(html, "charts")
+    both = uc.compare_html([report, diagnosis(2)], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "Not measured: " in both
+
+
+def test_every_chart_is_valid_vega_lite():
+    content, names = content_of(diagnosis(collapsed=True)), ["first", "second"]
+    layers = content.layers.assign(report=1)
+    shapes = entropy_violins.head_violins(content.entropies, 4, 4.0).tables[entropy_violins.HEAD_TABLE]
+    charts = [
+        strip(content),
+        similarity_violins(content.cosines, content.layers, 3),
+        entropy_violins.entropy_violins(content.entropies, 3, 4.0),
+        entropy_violins.head_violins(content.entropies, 4, 4.0),
+        head_map.head_map(content.heads, 3, 4, head_map.extents([content.heads])),
+        eigenvalues.eigenvalue_plane(content.eigenvalues, ["one"]),
+        propagation.propagation_line(content.propagation, ["one"]),
+        entropy_histogram.entropy_histogram(shapes, 4.0, ["one"]),
+        *(depth_lines.depth_lines(layers, column, names) for column in depth_lines.MEASURES),
+    ]
+    for chart in charts:
+        alt.Chart.from_dict(chart.alone())  # raises if it does not meet Vega-Lite's schema
+        assert chart.aid
+        assert "\n" not in chart.aid
+
+
+def test_notebook_shows_the_summary_and_a_picture_without_scripts():
+    report = diagnosis(collapsed=True)
+    html = report._repr_html_()
+    assert all(verdict.kind in html for verdict in report.verdicts)
+    assert 'src="data:image/svg+xml;base64,' in html
+    assert "<script" not in html
+    assert len(html) < 100_000
+
+
+def test_shown_first_is_the_worst_head():
+    content = content_of(diagnosis(layers=5, heads=4))
+    assert content.first_choice() == (5, 1)
+
+
+def test_tables_keep_their_values_to_four_digits(tmp_path):
+    report = diagnosis()
+    table = data(report.to_html(tmp_path / "r.html").read_text(encoding="utf-8"), "tables")["head-map"]["values"]
+    rows = [line.split(",") for line in table.splitlines()]
+    column = rows[0].index("entropy_mean")
+    shown = pd.Series([float(row[column]) for row in rows[1:]])
+    assert (shown / report.heads["entropy_mean"] - 1).abs().max() < 5e-4  # four digits
