@@ -72,9 +72,9 @@ def _entropy(table: pd.DataFrame, largest: float) -> alt.HConcatChart:
     for (covariance, quantity), own in entropies.groupby(["covariance", "quantity"], sort=False):
         base = alt.Chart(own).encode(
             x=alt.X("mean:O", title="mean of the eigenvalues", axis=alt.Axis(labelAngle=0)),
-            xOffset="scale:O",
+            xOffset="scale:N",
             color=alt.Color(
-                "scale:O",
+                "scale:N",
                 sort=scales,
                 scale=alt.Scale(domain=scales, range=[BLUE, ORANGE, GREEN][: len(scales)]),
                 legend=alt.Legend(title="scale", labelFontSize=12),
@@ -83,7 +83,7 @@ def _entropy(table: pd.DataFrame, largest: float) -> alt.HConcatChart:
         y = alt.Y("value:Q", title="entropy (nats)", scale=alt.Scale(domain=[0, 1.05 * largest]))
         points = base.mark_point(filled=True, size=70, opacity=1).encode(
             y=y,
-            shape=alt.Shape("scale:O", sort=scales, scale=alt.Scale(domain=scales)),
+            shape=alt.Shape("scale:N", sort=scales, scale=alt.Scale(domain=scales)),
             tooltip=[alt.Tooltip(f"{name}:Q", format=".3g") for name in ("mean", "scale", "value", "low", "high")],
         )
         bars = base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title="entropy (nats)"), y2="high:Q")
