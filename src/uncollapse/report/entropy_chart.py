@@ -26,9 +26,7 @@ def entropy_bound_chart(table: pd.DataFrame) -> Drawing:
                     scale=alt.Scale(domain=forms, range=[BLUE, VERMILLION]),
                     legend=alt.Legend(title=None, orient="bottom", labelLimit=300, labelFontSize=12),
                 ),
-                strokeDash=alt.StrokeDash(
-                    "form:N", sort=forms, scale=alt.Scale(domain=forms, range=[[1, 0], [6, 3]])
-                ),
+                strokeDash=alt.StrokeDash("form:N", sort=forms, scale=alt.Scale(domain=forms, range=[[1, 0], [6, 3]])),
                 tooltip=["form:N", alt.Tooltip("nu:Q", format=".1f"), alt.Tooltip("bound:Q", format=".3f")],
             )
         )
