@@ -96,8 +96,8 @@ def _bend(table: pd.DataFrame) -> str:
     steps = own["mean"].diff().dropna()
     return (
         f"Inherited scores without a skip do not stop the collapse: layer {int(own['depth'].iloc[1])} divides the "
-        f"residual by 10^{-steps.iloc[0]:.1f}, layer {int(own['depth'].iloc[-1])} by 10^{-steps.iloc[-1]:.1f}: it falls "
-        "faster than exponentially."
+        f"residual by 10^{-steps.iloc[0]:.1f}, layer {int(own['depth'].iloc[-1])} by 10^{-steps.iloc[-1]:.1f}: it "
+        "falls faster than exponentially."
     )
 
 
@@ -120,8 +120,8 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         f"{with_skip[CURVES['corrected']]:.1e}.",
         f"Lemma D.1 as printed, with scaled scores, also fails at α = 0: two tokens, W_QK = 0, W_V = I, d_k = 256 "
         f"leave {after:.3f}, the printed bound is {printed:.3f}, the corrected one {corrected:.3f}.",
-        f"{table['rows_within_assumption'].min():.0%} of the rows of scores, in the layer with the fewest, span at most "
-        f"{SPAN}, as the proofs assume.",
+        f"{table['rows_within_assumption'].min():.0%} of the rows of scores, in the layer with the fewest, span at "
+        f"most {SPAN}, as the proofs assume.",
         _bend(table),
     ]
     summary = wide.reset_index()
