@@ -61,7 +61,9 @@ def test_eigenspectrum_variance_is_that_of_the_eigenvalues(case):
     ("covariance", "sentence"),
     [
         (np.diag([1.0, 0.0]), "positive definite, its smallest eigenvalue is 0"),
+        (np.outer([0.1, 0.7], [0.1, 0.7]), "positive definite"),
         ([[1.0, 0.5], [0.0, 1.0]], "symmetric"),
+        ([[1.0, np.nan], [np.nan, 1.0]], "finite"),
         (np.eye(3), "2 x 2"),
     ],
 )

@@ -45,10 +45,13 @@ def check_covariance(covariance: ArrayLike, width: int | None = None) -> Array:
     if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1] or width not in (None, len(sigma)):
         expected = "square" if width is None else f"{width} x {width}"
         raise ValueError(f"the covariance must be {expected}, got shape {sigma.shape}.")
+    if not np.isfinite(sigma).all():
+        raise ValueError("the covariance must be finite, it holds NaN or infinity.")
     if not np.allclose(sigma, sigma.T, rtol=1e-10, atol=1e-12 * np.abs(sigma).max()):
         raise ValueError("the covariance must be symmetric; pass (S + S.T) / 2.")
-    smallest = float(np.linalg.eigvalsh(sigma)[0])
-    if smallest <= 0.0:
+    eigenvalues = np.linalg.eigvalsh(sigma)
+    smallest = float(eigenvalues[0])
+    if smallest <= len(sigma) * np.finfo(np.float64).eps * abs(float(eigenvalues[-1])):  # zero but for rounding
         raise ValueError(f"the covariance must be positive definite, its smallest eigenvalue is {smallest:.3g}.")
     return sigma
 
