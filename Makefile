@@ -17,7 +17,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/uncollapse bench
+	$(BIN)/uncollapse bench --force
 
 # Installed once, and again only when what is to be installed changes.
 $(STAMP): pyproject.toml constraints.txt

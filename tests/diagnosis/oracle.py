@@ -90,7 +90,7 @@ def eager(model, batches):
         model.set_attn_implementation(before)
 
 
-def layer_row(seen, decompositions=2):
+def layer_row(seen, decompositions=1):
     """The columns of `Diagnosis.layers` that come from tokens; the median and mode as a range they must lie in."""
     rows, raw, centred = [], [], []
     for tokens, real in zip(seen.tokens, seen.real, strict=True):

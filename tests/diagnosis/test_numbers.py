@@ -16,7 +16,7 @@ TOKEN_COLUMNS = ("residual_ratio", "residual_frobenius", "norm_mean", "stable_ra
 TOKEN_COLUMNS += ("cosine_aligned", "cosine_centred", "cosine_centred_aligned")
 
 
-def check(report, layers, decompositions=2, query=-1):
+def check(report, layers, decompositions=1, query=-1):
     """Compare a report with what the oracle saw."""
     assert report.layers["layer"].tolist() == list(range(1, len(layers) + 1))
     for n, seen in enumerate(layers, start=1):

@@ -37,6 +37,31 @@ class Masking:
         hidden = attn_mask <= HIDING
         return cls(~hidden, attn_mask.masked_fill(hidden, 0.0), is_causal, real)
 
+    def visible_keys(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor:
+        """How many keys rows start .. stop see, broadcastable to (B, H, rows)."""
+        if self.is_causal:
+            return torch.arange(start + 1, stop + 1, device=device).float()
+        if self.visible is None:
+            return torch.tensor(float(keys), device=device)
+        seen = rows_of(self.visible, start, stop, keys)
+        return seen.expand(*seen.shape[:-1], keys).sum(dim=-1).float()
+
+    def hide(self, scores: Tensor, start: int, value: float) -> None:
+        """Write `value` over the scores (B, H, rows, keys) of keys that are not seen; rows count from `start`."""
+        rows, keys = scores.shape[-2:]
+        if self.is_causal:  # all before the diagonal is seen, and keys end with the last row
+            later = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu(1)
+            scores[..., start:].masked_fill_(later, value)
+        elif self.visible is not None:
+            scores.masked_fill_(~rows_of(self.visible, start, start + rows, keys), value)
+
+    def first_visible(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor:
+        """The first key that rows start .. stop see, broadcastable to (B, H, rows)."""
+        if self.is_causal or self.visible is None:
+            return torch.zeros((), dtype=torch.long, device=device)
+        seen = rows_of(self.visible, start, stop, keys)
+        return seen.expand(*seen.shape[:-1], keys).int().argmax(dim=-1)
+
     def tile(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
         """Which keys rows start .. stop see, broadcastable to (B, H, rows, keys); None: all."""
         if self.is_causal:
@@ -89,27 +114,20 @@ class AttentionStatistics:
         scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
         if masking.bias is not None:
             scores += rows_of(masking.bias, start, stop, keys)
-        visible = masking.tile(start, stop, keys, scores.device)
-        count = (
-            torch.tensor(float(keys)) if visible is None else visible.expand(*visible.shape[:-1], keys).sum(-1).float()
-        )
-        count = count.to(scores.device).expand(scores.shape[:-1])  # visible keys of each row: (B, H, rows)
+        shape, device = scores.shape[:-1], scores.device
+        count = masking.visible_keys(start, stop, keys, device).expand(shape)
         valid = count >= 2
         if masking.real is not None:
-            valid = valid & masking.real[:, None, start:stop].to(valid.device)
-        if visible is not None:
-            scores.masked_fill_(~visible, 0.0)
-        sums, squares = scores.sum(dim=-1), torch.linalg.vecdot(scores, scores)
+            valid = valid & masking.real[:, None, start:stop].to(device)
+        masking.hide(scores, start, 0.0)
+        sums, squares = scores.sum(dim=-1), torch.linalg.vector_norm(scores, dim=-1).square()
         finite = sums.isfinite() & squares.isfinite()
         if not finite.all():
             self.broken = self.broken or bool((valid & ~finite).any())
             valid = valid & finite
             scores.masked_fill_(~finite.unsqueeze(-1), 0.0)
-        if visible is not None:
-            scores.masked_fill_(~visible, HIDDEN)
-        first = torch.zeros(scores.shape[:-1], dtype=torch.long, device=scores.device)
-        if visible is not None and not masking.is_causal:
-            first = visible.expand(*visible.shape[:-1], keys).int().argmax(-1).expand(scores.shape[:-1])
+        masking.hide(scores, start, HIDDEN)
+        first = masking.first_visible(start, stop, keys, device).expand(shape)
         row = row_statistics(scores, first)
 
         def pooled(values: Tensor) -> Tensor:  # (B, H, rows) -> (H,)

@@ -36,7 +36,7 @@ def diagnose(
     batches: Batch | Iterable[Batch] | None = None,
     progress: bool = True,
     *,
-    decompositions: int = 2,
+    decompositions: int = 1,
     query: int = -1,
 ) -> Diagnosis:
     """Measure where and how a model's attention collapses, in one pass that keeps no attention map.

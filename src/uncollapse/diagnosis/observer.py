@@ -35,7 +35,7 @@ class Observer:
     (1, 4)
     """
 
-    def __init__(self, name: str = "model", decompositions: int = 2, query: int = -1) -> None:
+    def __init__(self, name: str = "model", decompositions: int = 1, query: int = -1) -> None:
         self.name, self.decompositions, self.query = name, decompositions, query
         self.token_statistics: dict[int, TokenStatistics] = {}
         self.attention_statistics: dict[int, AttentionStatistics] = {}

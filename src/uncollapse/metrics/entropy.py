@@ -53,7 +53,7 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     first_exp, first_relative = exponentials.gather(-1, first), relative.gather(-1, first)
     exponentials.scatter_(-1, first, 0.0)  # sums without the first key first: taking it off again would cancel digits
     rest = exponentials.sum(dim=-1)
-    rest_product = torch.linalg.vecdot(exponentials, relative)
+    rest_product = dot(exponentials, relative)
     rest_entropy = (rest.log() - rest_product / rest).where(rest != 0, 0.0)
     if (vanished := rest < _VANISHED).any():  # next to such a sink the others leave float32's range: take them alone
         rest_entropy[vanished] = _entropy_without(relative[vanished], first[vanished])
@@ -71,6 +71,11 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     )
 
 
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Products of rows, (..., K) and (..., K) -> (...), without the copy that torch.linalg.vecdot makes."""
+    return (x.unsqueeze(-2) @ y.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+
+
 def _entropy_without(relative: Tensor, first: Tensor) -> Tensor:
     """Entropy of softmax rows (N, K) without the key `first` (N, 1); 0 where no other key is seen."""
     others = relative.scatter(-1, first, HIDDEN)
@@ -78,5 +83,5 @@ def _entropy_without(relative: Tensor, first: Tensor) -> Tensor:
     others -= largest
     exponentials = others.exp()
     total = exponentials.sum(dim=-1)
-    rows: Tensor = total.log() - torch.linalg.vecdot(exponentials, others) / total
+    rows = total.log() - dot(exponentials, others) / total
     return rows.where(largest.squeeze(-1) > HIDDEN / 2, 0.0)

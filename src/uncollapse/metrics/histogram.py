@@ -35,7 +35,8 @@ class Histogram:
         values = values.detach().float()
         for part in torch.split(values.clamp(self.low, self.high).flatten(), _EXACT):
             self.counts += torch.histc(part, len(self.counts), self.low, self.high).long().cpu()
-        self.sum += float(values.nansum(dtype=torch.float64))
+        total = float(values.sum(dtype=torch.float64))
+        self.sum += total if total == total else float(values.nansum(dtype=torch.float64))  # nansum copies
 
     @property
     def total(self) -> int:

@@ -33,11 +33,16 @@ class Cosines:
         """Count the pairs of one sequence (T, M)."""
         unit = unit_tokens(x)
         for start in range(0, len(unit), _ROWS):
-            tile = unit[start : start + _ROWS] @ unit[start:].mT  # pairs with tokens before `start` are counted already
-            keep = torch.ones_like(tile, dtype=torch.bool).triu(1)
-            cosines = tile[keep].clamp(-1.0, 1.0)
-            self.histogram.add(cosines)
-            self.aligned += int((cosines > ALIGNED).sum())
+            rows, later = unit[start : start + _ROWS], unit[start + _ROWS :]
+            first, second = torch.triu_indices(len(rows), len(rows), 1)
+            self._count((rows @ rows.mT)[first, second])
+            if len(later):
+                self._count(rows @ later.mT)
+
+    def _count(self, cosines: Tensor) -> None:
+        cosines.clamp_(-1.0, 1.0)
+        self.histogram.add(cosines)
+        self.aligned += int((cosines > ALIGNED).sum())
 
     @property
     def aligned_share(self) -> float:

@@ -97,7 +97,7 @@ def document(
 
 
 def page(
-    title: str, sentences: Sequence[str], chart: alt.LayerChart, reading_aid: str, table: pd.DataFrame, source: str
+    title: str, sentences: Sequence[str], chart: alt.TopLevelMixin, reading_aid: str, table: pd.DataFrame, source: str
 ) -> str:
     """A page of sentences, one chart and one table; numbers stand as the table gives them."""
     lead = bullet_list(sentences)

@@ -1,0 +1,1 @@
+"""Side-by-side measurements: what inherited scores cost against torch's own attention."""

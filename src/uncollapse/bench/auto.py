@@ -1,0 +1,29 @@
+"""What `backend="auto"` would take for a shape, here and now."""
+
+from __future__ import annotations
+
+import torch
+
+from uncollapse.attention.memory import FREE_SHARE, carried_bytes, free_bytes
+
+from .shapes import Shape
+
+
+def what_auto_takes(shape: Shape) -> list[str]:
+    """A sentence for training and one for a forward pass without gradients.
+
+    >>> what_auto_takes(Shape(length=64))[1]
+    'auto takes carried for a forward pass without gradients: its scores need 0.0 GB, ... GB may be used here.'
+    """
+    q = torch.empty(shape.batch, shape.heads, shape.length, shape.size, device="meta")
+    usable = FREE_SHARE * free_bytes(torch.device("cpu"))
+    sentences = []
+    for training, work in ((True, "training"), (False, "a forward pass without gradients")):
+        needed = carried_bytes(q, q, shape.causal, shape.layers, needs_gradient=training)
+        name = "carried" if needed <= usable else "stacked"
+        sentences.append(
+            f"auto takes {name} for {work}: {'its' if name == 'carried' else 'the'} scores "
+            f"{'need' if name == 'carried' else 'of carried would need'} {needed / 1e9:.1f} GB, "
+            f"{usable / 1e9:.1f} GB may be used here."
+        )
+    return sentences

@@ -1,0 +1,141 @@
+"""The forms of attention that are raced: each a stack of layers, given as a generator of the layers' outputs.
+
+A generator lets a forward pass without gradients drop each output as a model does, so that memory is counted fairly.
+
+Shapes: B batch, H heads, Q queries, K keys, D head size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from uncollapse.attention import native
+from uncollapse.attention.functional import hopfield_attention
+from uncollapse.attention.rule import ScoreRule
+
+from .shapes import Layers
+
+RULE = ScoreRule.hopfield(0.5)  # of every contestant that inherits scores
+NATIVE_SWITCH = "UNCOLLAPSE_NATIVE"
+
+Stack = Callable[[Layers, bool], Iterator[Tensor]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One form of attention under its name."""
+
+    name: str
+    what: str
+    inherits: bool  # whether it computes inherited scores, or ordinary attention
+    stack: Stack
+    needs_compiler: bool = False
+
+    def missing(self, layers: Layers) -> str | None:
+        """Why it cannot run here, or None."""
+        if self.needs_compiler and not native.serves(layers[0][0], None):
+            return "the C++ tiles are not available: no compiler, or UNCOLLAPSE_NATIVE=0"
+        return None
+
+
+def sdpa(layers: Layers, causal: bool) -> Iterator[Tensor]:
+    """What everything is compared with: torch's own attention."""
+    for q, k, v in layers:
+        yield functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def plain(layers: Layers, causal: bool) -> Iterator[Tensor]:
+    """softmax(Q K^T) V in torch operations."""
+    future = _future(layers, causal)
+    for q, k, v in layers:
+        yield _attend(_scores(q, k), v, future)
+
+
+def plain_hopfield(layers: Layers, causal: bool) -> Iterator[Tensor]:
+    """Inherited scores as the formula is written."""
+    future, hidden = _future(layers, causal), None
+    for n, (q, k, v) in enumerate(layers, start=1):
+        keep, take = RULE.coefficients(n)
+        hidden = take * _scores(q, k) if hidden is None else keep * hidden + take * _scores(q, k)
+        yield _attend(hidden, v, future)
+
+
+def additive_mask(layers: Layers, causal: bool) -> Iterator[Tensor]:
+    """SDPA computes this layer's scores; the ones carried so far are its additive mask."""
+    future, carried = _future(layers, causal), None
+    for n, (q, k, v) in enumerate(layers, start=1):
+        take = RULE.coefficients(n)[1]
+        mask = None if carried is None else _hide(carried, future)
+        yield functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=take * q.shape[-1] ** -0.5
+        )
+        if n < len(layers):
+            hidden = take * _scores(q, k) if carried is None else carried + take * _scores(q, k)
+            carried = RULE.coefficients(n + 1)[0] * hidden
+            del hidden, mask
+
+
+def ours(backend: str, in_cpp: bool = True) -> Stack:
+    """A backend of `hopfield_attention`, with or without its C++ tiles."""
+
+    def stack(layers: Layers, causal: bool) -> Iterator[Tensor]:
+        state = None
+        for q, k, v in layers:
+            with native_switched(in_cpp):
+                out, state = hopfield_attention(q, k, v, state, rule=RULE, is_causal=causal, backend=backend)
+            yield out
+
+    return stack
+
+
+@contextmanager
+def native_switched(on: bool) -> Iterator[None]:
+    """Turn the C++ tiles off for a moment, or leave them as they are."""
+    before = os.environ.get(NATIVE_SWITCH)
+    if not on:
+        os.environ[NATIVE_SWITCH] = "0"
+    try:
+        yield
+    finally:
+        if not on:
+            os.environ.pop(NATIVE_SWITCH)
+            if before is not None:
+                os.environ[NATIVE_SWITCH] = before
+
+
+def _future(layers: Layers, causal: bool) -> Tensor | None:
+    """Which keys a query must not see (Q, K); None where it sees all."""
+    length = layers[0][0].shape[2]
+    return torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+
+
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """S = Q K^T / sqrt(D): (B, H, Q, K)."""
+    return torch.matmul(q.shape[-1] ** -0.5 * q, k.mT)
+
+
+def _hide(scores: Tensor, future: Tensor | None) -> Tensor:
+    return scores if future is None else scores.masked_fill(future, float("-inf"))
+
+
+def _attend(hidden: Tensor, v: Tensor, future: Tensor | None) -> Tensor:
+    return torch.softmax(_hide(hidden, future), dim=-1) @ v
+
+
+SDPA = Contestant("SDPA", "torch's scaled_dot_product_attention; no scores are inherited", False, sdpa)
+CONTESTANTS = (
+    SDPA,
+    Contestant("plain attention", "softmax(QKᵀ)V in torch operations; no scores are inherited", False, plain),
+    Contestant("plain hopfield", "inherited scores as the formula is written", True, plain_hopfield),
+    Contestant("SDPA + mask", "inherited scores as the additive mask of SDPA", True, additive_mask),
+    Contestant("carried, C++", "backend carried, its tiles in C++", True, ours("carried"), needs_compiler=True),
+    Contestant("carried, torch", "backend carried, its tiles in torch operations", True, ours("carried", False)),
+    Contestant("stacked", "backend stacked, no score matrix", True, ours("stacked"), needs_compiler=True),
+)

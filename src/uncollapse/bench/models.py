@@ -1,0 +1,205 @@
+"""Whole models: training steps and decoding, stock against converted."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from uncollapse.huggingface.convert import convert
+
+from .attention import SEED
+from .cell import Cell, figures, megabytes
+from .memory import peak_added, settle, too_large
+from .timing import Run, race
+
+ADAM_COPIES = 5  # weights, gradients, two moments, and one for the optimizer's own temporaries
+COMPILE = """
+import time, uncollapse.attention.native as native
+start = time.perf_counter()
+assert native.operators() is not None
+print(time.perf_counter() - start)
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the models' inputs are."""
+
+    tokens: int = 1024
+    images: int = 8
+    prompt: int = 512
+    new_tokens: int = 128
+    layers: int = 12
+
+
+FULL = Size()
+QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A run and the one it is compared with, made when it is their turn and dropped after it."""
+
+    cell: Cell
+    make: Callable[[Size], tuple[Run, Run]]  # the run, and against what
+    parameters: float  # of one model, roughly, for the memory guard
+
+
+def model_cells(
+    size: Size, rounds: int, budget: float, tick: Callable[[], object] = lambda: None, compile_time: bool = True
+) -> list[Cell]:
+    """One cell a model: training steps of GPT-2 and ViT, decoding, x-transformers, and the first use's compilation."""
+    cells = []
+    for duel in duels(size):
+        cells.append(_measure(duel, size, rounds, budget))
+        settle()
+        tick()
+    if compile_time:
+        cells.append(compile_cell())
+        tick()
+    return cells
+
+
+def duels(size: Size) -> Iterator[Duel]:
+    """What is compared."""
+    step = "training step"
+    gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
+    yield Duel(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
+    images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
+    yield Duel(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
+    length = size.prompt + size.new_tokens
+    decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
+    yield Duel(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
+    cell = _cell("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
+    yield Duel(cell, x_transformers_step, 124e6)
+
+
+def _cell(name: str, against: str, shape: str, length: int, causal: bool, work: str) -> Cell:
+    return Cell("model", name, against, shape, length, causal, work)
+
+
+def _measure(duel: Duel, size: Size, rounds: int, budget: float) -> Cell:
+    note = too_large(2 * ADAM_COPIES * 4 * duel.parameters)
+    if note is not None:
+        return replace(duel.cell, note=note)
+    torch.manual_seed(SEED)
+    try:
+        run, against = duel.make(size)
+    except ImportError as error:
+        return replace(duel.cell, note=f"not run: {error.name} is not installed")
+    run(), against()  # so that the optimizers' moments are there
+    peak, against_peak = peak_added(run), peak_added(against)
+    return figures(duel.cell, race(run, against, rounds, budget), peak, megabytes(against_peak))
+
+
+def training_step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Run:
+    """Forward, backward, AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def run() -> None:
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return run
+
+
+def gpt2_step(size: Size) -> tuple[Run, Run]:
+    """GPT-2 of small's width, without dropout: with it CPU SDPA leaves its fast path."""
+    stock, converted = _stock_and_converted(_gpt2(size).train())
+    ids = torch.randint(0, 50257, (1, size.tokens))
+
+    def step(model: nn.Module) -> Run:
+        return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss)
+
+    return step(converted), step(stock)
+
+
+def vit_step(size: Size) -> tuple[Run, Run]:
+    """ViT of Tiny's width on images of 224 x 224 pixels."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    heads, width = 3, 192
+    config = ViTConfig(
+        hidden_size=width, intermediate_size=4 * width, num_attention_heads=heads, num_hidden_layers=size.layers
+    )
+    config.num_labels = 1000
+    stock, converted = _stock_and_converted(ViTForImageClassification(config).train())
+    pixels, labels = torch.randn(size.images, 3, 224, 224), torch.randint(0, 1000, (size.images,))
+
+    def step(model: nn.Module) -> Run:
+        return training_step(model, lambda: model(pixel_values=pixels, labels=labels).loss)
+
+    return step(converted), step(stock)
+
+
+def gpt2_decode(size: Size) -> tuple[Run, Run]:
+    """Greedy decoding with a cache, through generate(); the prompt's own pass is part of it."""
+    stock, converted = _stock_and_converted(_gpt2(size).eval())
+    prompt = torch.randint(0, 50256, (1, size.prompt))
+
+    def decode(model: Any) -> Run:
+        def run() -> None:
+            model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=size.new_tokens,
+                min_new_tokens=size.new_tokens,
+                do_sample=False,
+                pad_token_id=50256,
+            )
+
+        return run
+
+    return decode(converted), decode(stock)
+
+
+def x_transformers_step(size: Size) -> tuple[Run, Run]:
+    """A decoder of GPT-2 small's size in x-transformers: residual_attn against its fast path, which excludes it."""
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    ids = torch.randint(0, 50257, (1, size.tokens))
+
+    def step(**options: bool) -> Run:
+        torch.manual_seed(SEED)
+        layers = Decoder(dim=768, depth=size.layers, heads=12, attn_dim_head=64, **options)
+        model = AutoregressiveWrapper(
+            TransformerWrapper(num_tokens=50257, max_seq_len=size.tokens, attn_layers=layers)
+        ).train()
+        return training_step(model, lambda: model(ids))
+
+    return step(residual_attn=True), step(attn_flash=True)
+
+
+def compile_cell() -> Cell:
+    """Seconds that the first use of the C++ tiles takes, in a fresh process with an empty cache."""
+    cell = Cell("model", "C++ tiles", "", "first use", 0, False, "compilation")
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"UNCOLLAPSE_CACHE": cache}
+        done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return replace(cell, note="not run: the C++ tiles could not be compiled")
+    return replace(cell, seconds=float(done.stdout), rounds=1)
+
+
+def _gpt2(size: Size) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=size.layers, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+    model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    model.loss_type = "ForCausalLM"  # transformers warns if it has to guess
+    return model
+
+
+def _stock_and_converted(model: Any) -> tuple[nn.Module, nn.Module]:
+    assert model.config._attn_implementation == "sdpa"  # transformers' own choice, and what we compare with
+    return model, convert(copy.deepcopy(model))

@@ -1,0 +1,57 @@
+"""The shapes that are measured: stacks of attention layers and their inputs.
+
+Shapes: B batch, H query heads, G key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Layers = Sequence[tuple[Tensor, Tensor, Tensor]]  # q, k, v of each layer, all (B, H, length, D)
+
+LENGTHS = (256, 1024, 4096, 8192)
+QUICK_LENGTHS = (256,)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A stack of attention layers.
+
+    >>> Shape(length=8, layers=2).name
+    '2 layers, B1 H12 T8 D64, causal'
+    """
+
+    length: int
+    layers: int = 12
+    batch: int = 1
+    heads: int = 12
+    size: int = 64
+    causal: bool = True
+    groups: int | None = None  # key/value heads, for estimates; what is run has as many as query heads
+
+    @property
+    def name(self) -> str:
+        sight = "causal" if self.causal else "no mask"
+        return f"{self.layers} layers, B{self.batch} H{self.heads} T{self.length} D{self.size}, {sight}"
+
+    def inputs(self, seed: int = 0, dtype: torch.dtype = torch.float32) -> Layers:
+        """Random queries, keys and values, in memory as Hugging Face models hand them over: (B, T, H, D) transposed."""
+        maker = torch.Generator().manual_seed(seed)
+        size = (self.batch, self.length, self.heads, self.size)
+
+        def draw() -> Tensor:
+            return torch.randn(size, generator=maker, dtype=dtype).transpose(1, 2)
+
+        return [(draw(), draw(), draw()) for _ in range(self.layers)]
+
+
+VIT = Shape(length=197, batch=8, heads=3, causal=False)  # ViT-Tiny at 224 pixels: 14 x 14 patches and a class token
+
+
+def shapes_of(lengths: Sequence[int]) -> list[Shape]:
+    """GPT-2 small's attention at each length, from the shortest on, then ViT-Tiny's."""
+    return [*(Shape(length=length) for length in sorted(set(lengths))), VIT]

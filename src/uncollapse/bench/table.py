@@ -1,0 +1,95 @@
+"""Results in words and rows: what the command prints and the page shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from .cell import TRAINING
+from .contestants import CONTESTANTS
+from .estimate import arithmetic, held, memory
+from .shapes import Shape
+
+ABSENT = "-"
+
+
+def attention_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a contestant, a column a shape and pass: ratio to SDPA, and peak memory added."""
+    rows = table[table["group"] == "attention"]
+    columns: dict[str, list[str]] = {}
+    for (shape, work), part in rows.groupby(["shape", "work"], sort=False):
+        entries = {row["name"]: _entry(row) for _, row in part.iterrows()}
+        columns[f"{_short(str(shape))} {_pass(str(work))}"] = [entries.get(name, ABSENT) for name in _names(rows)]
+    return pd.DataFrame({"attention": _names(rows), **columns})
+
+
+def model_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a model: seconds, ratio and peak memory."""
+    rows = table[table["group"] == "model"]
+    return pd.DataFrame(
+        {
+            "model": rows["name"],
+            "work": rows["work"] + ", " + rows["shape"],
+            "seconds": [_number(value, ".3g") for value in rows["seconds"]],
+            "against": rows["against"].where(rows["against"] != "", ABSENT),
+            "ratio": [_number(value, ".2f") for value in rows["ratio"]],
+            "peak MB": [_number(value, ".0f") for value in rows["peak_mb"]],
+            "its peak MB": [_number(value, ".0f") for value in rows["against_peak_mb"]],
+        }
+    )
+
+
+def left_out(table: pd.DataFrame) -> list[str]:
+    """A sentence for each cell that has no figure."""
+    rows = table[table["note"] != ""]
+    return [f"{row['name']}, {row['work']}, {row['shape']}: {row['note']}." for _, row in rows.iterrows()]
+
+
+def findings(table: pd.DataFrame) -> list[str]:
+    """What the table shows of the fast backends, computed from it."""
+    rows = table[(table["group"] == "attention") & (table["work"] == TRAINING) & table["ratio"].notna()]
+    sentences = []
+    for name in ("carried, C++", "carried, torch", "stacked"):
+        part = rows[rows["name"] == name]
+        if not part.empty:
+            values = ", ".join(f"{row['ratio']:.2f} at {row['length']} tokens" for _, row in part.iterrows())
+            sentences.append(f"{name}: forward and backward take {values}, in units of SDPA's time.")
+    return sentences
+
+
+def estimate_table(shape: Shape) -> pd.DataFrame:
+    """A row a form: arithmetic and memory, forward and forward + backward, without running anything."""
+    rows = []
+    for contestant in CONTESTANTS:
+        row: dict[str, str] = {"attention": contestant.name}
+        for training in (False, True):
+            work = "training" if training else "forward"
+            row[f"{work} GFLOP"] = f"{arithmetic(contestant.name, shape, training) / 1e9:,.1f}"
+            size = memory(contestant.name, shape, training) + held(contestant.name, shape, training)
+            row[f"{work} MB"] = f"{size / 1e6:,.0f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    return list(rows["name"].unique())
+
+
+def _entry(cell: pd.Series[Any]) -> str:
+    if cell["note"]:
+        return "not run"
+    return f"{cell['ratio']:.2f} ({_number(cell['peak_mb'], '.0f')})"
+
+
+def _number(value: float | None, form: str) -> str:
+    return ABSENT if value is None or pd.isna(value) else format(value, form)
+
+
+def _short(shape: str) -> str:
+    """'12 layers, B1 H12 T256 D64, causal' as 'T256'."""
+    return next(word for word in shape.split() if word.startswith("T"))
+
+
+def _pass(work: str) -> str:
+    return "fwd+bwd" if work == TRAINING else "fwd"

@@ -1,0 +1,170 @@
+"""`uncollapse bench`: what inherited scores cost against torch's own attention, measured here and now."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .command import Command, UserError, option
+from .output import output_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUICK_ROUNDS = 2
+BUDGET = 30.0  # seconds after which a race starts no new round
+QUICK_BUDGET = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set."""
+
+    out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
+    quick: bool = option(False, "small inputs and few rounds, under a minute")
+    rounds: int = option(5, "rounds of each race; the best counts")
+    lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
+    threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
+    limit: float = option(300.0, "seconds a single run may take; what would take longer is left out")
+    no_models: bool = option(False, "leave out the whole models")
+    estimate: str | None = option(None, "print arithmetic and memory of a model (a name or a folder), run nothing")
+    length: int | None = option(None, "tokens, with --estimate")
+    batch: int = option(1, "sequences, with --estimate")
+    force: bool = option(False, "replace the files of an earlier run")
+
+
+def run(settings: Settings) -> int:
+    """Estimate, or measure, print and write."""
+    if settings.estimate is not None:
+        return print_estimate(settings.estimate, settings.length, settings.batch)
+    if settings.length is not None:
+        raise UserError("--length goes with --estimate MODEL; the lengths to measure are given with --lengths.")
+    for name in ("rounds", "threads"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1, got {value}.")
+    if not settings.limit > 0:
+        raise UserError(f"--limit must be more than 0 seconds, got {settings.limit:g}.")
+    lengths = parse_lengths(settings.lengths)
+    with output_folder(settings.out, settings.force) as folder:
+        from uncollapse.bench.machine import describe_machine
+
+        cells = measure(settings, lengths)
+        record = {"machine": describe_machine(), "settings": describe(settings)}
+        write(folder, cells, record)
+    print(f"\nchart: {settings.out / 'bench.html'} (also .png, .csv and .json)")
+    return 0
+
+
+def parse_lengths(text: str | None) -> list[int] | None:
+    """'256,1024' as numbers."""
+    if text is None:
+        return None
+    try:
+        lengths = [int(part) for part in text.split(",")]
+    except ValueError:
+        lengths = [0]
+    if min(lengths) < 1:
+        raise UserError(f"--lengths must be whole numbers of at least 1, separated by commas, got {text!r}.")
+    return lengths
+
+
+def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
+    """All cells, one after the other, with a progress bar on a terminal."""
+    import torch
+    from tqdm import tqdm
+
+    from uncollapse.bench import models
+    from uncollapse.bench.attention import attention_cells
+    from uncollapse.bench.cell import as_table
+    from uncollapse.bench.contestants import CONTESTANTS
+    from uncollapse.bench.shapes import LENGTHS, QUICK_LENGTHS, shapes_of
+
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
+    shapes = shapes_of(lengths or (QUICK_LENGTHS if settings.quick else LENGTHS))
+    size = models.QUICK if settings.quick else models.FULL
+    rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
+    budget = QUICK_BUDGET if settings.quick else BUDGET
+    total = 2 * len(shapes) * len(CONTESTANTS) + (0 if settings.no_models else len(list(models.duels(size))) + 1)
+    print(f"{len(CONTESTANTS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
+    with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
+        cells = attention_cells(shapes, rounds, budget, settings.limit, tick=bar.update)
+        if not settings.no_models:
+            cells += models.model_cells(size, rounds, budget, tick=bar.update, compile_time=not settings.quick)
+    return as_table(cells)
+
+
+def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
+    """Print the tables; write JSON, CSV, page and picture."""
+    from uncollapse.bench.table import attention_table, findings, left_out, model_table
+    from uncollapse.report.bench_chart import bench_chart
+    from uncollapse.report.page import page
+
+    wide, models, missing = attention_table(cells), model_table(cells), left_out(cells)
+    print(f"\ntime / SDPA's (peak memory added, MB)\n\n{wide.to_string(index=False)}\n")
+    if not models.empty:
+        print(f"{models.to_string(index=False)}\n")
+    print("\n".join([*findings(cells), *missing]))
+    record["cells"] = json.loads(cells.to_json(orient="records"))
+    (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    cells.to_csv(folder / "bench.csv", index=False, float_format="%.6g")
+    chart = bench_chart(cells)
+    sentences = [
+        *findings(cells),
+        *(f"{row['model']}: {row['work']}, ratio {row['ratio']}." for _, row in models.iterrows()),
+    ]
+    aid = "A point below the dashed line is faster than SDPA. Table: time in units of SDPA's (peak memory added, MB)."
+    machine = record["machine"]
+    source = (
+        f"uncollapse {machine['uncollapse']}, Python {machine['python']}, torch {machine['packages']['torch']}; "
+        f"{machine['processor']}, {machine['threads']} threads, float32; {machine['date']}. {' '.join(missing)}"
+    )
+    html = page("What inherited scores cost", sentences, chart, aid, wide, source)
+    (folder / "bench.html").write_text(html, encoding="utf-8")
+    chart.save(folder / "bench.png", scale_factor=2)
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """The settings for the record, with what is fixed."""
+    from uncollapse.bench.attention import SEED
+    from uncollapse.bench.contestants import RULE
+    from uncollapse.bench.memory import USABLE
+
+    chosen = asdict(settings) | {"out": str(settings.out)}
+    for name in ("estimate", "length", "batch", "force"):
+        del chosen[name]
+    fixed = {
+        "seed": SEED,
+        "dtype": "float32",
+        "budget": QUICK_BUDGET if settings.quick else BUDGET,
+        "usable_memory": USABLE,
+        "rule": asdict(RULE),
+    }
+    return {**chosen, **fixed}
+
+
+def print_estimate(model: str, length: int | None, batch: int) -> int:
+    """Arithmetic and memory of each form, and what `auto` would take."""
+    if length is None:
+        raise UserError("--estimate needs --length, the number of tokens.")
+    from uncollapse.bench.auto import what_auto_takes
+    from uncollapse.bench.model_shapes import model_shape
+    from uncollapse.bench.table import estimate_table
+
+    shape = model_shape(model, length, batch)
+    print(f"attention of {model}: {shape.name}, float32; nothing is run.\n")
+    print(f"{estimate_table(shape).to_string(index=False)}\n")
+    print("\n".join(what_auto_takes(shape)))
+    return 0
+
+
+COMMAND = Command(
+    name="bench",
+    summary="Measure what inherited scores cost against torch's own attention, side by side, on this machine.",
+    example="uncollapse bench --quick --out my-bench",
+    settings=Settings,
+    run=run,
+)

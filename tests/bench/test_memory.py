@@ -1,0 +1,58 @@
+"""The memory measure sees what is there, and a run that does not fit is not started."""
+
+import pytest
+import torch
+
+from uncollapse.bench.attention import attention_cells
+from uncollapse.bench.contestants import CONTESTANTS
+from uncollapse.bench.estimate import memory
+from uncollapse.bench.memory import peak_added, too_large
+from uncollapse.bench.shapes import Shape
+
+MEGABYTE = 1 << 20
+
+
+def test_a_known_allocation_is_seen_also_when_it_is_gone_at_the_end():
+    added = peak_added(lambda: torch.ones(100 * MEGABYTE // 4).sum())
+    if added is None:
+        pytest.skip("this system has no /proc/self/clear_refs")
+    # The kernel counts resident pages of program files too, and may drop or fetch some meanwhile.
+    assert 80 * MEGABYTE < added < 125 * MEGABYTE
+
+
+def test_what_was_there_before_does_not_count():
+    held = torch.ones(100 * MEGABYTE // 4)
+    added = peak_added(lambda: held.sum())
+    assert added is None or added < 20 * MEGABYTE
+
+
+def test_a_run_where_memory_cannot_be_measured_still_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr("uncollapse.bench.memory._RESET", tmp_path / "absent" / "clear_refs")
+    ran = []
+    assert peak_added(lambda: ran.append(1)) is None
+    assert ran == [1]
+
+
+def test_seventy_per_cent_of_free_memory_is_the_limit():
+    assert too_large(7e9, free=10e9) is None
+    assert too_large(7.1e9, free=10e9) == "not run: needs about 7.1 GB, and 70 % of the 10.0 GB free are 7.0 GB"
+
+
+def test_a_cell_that_does_not_fit_is_left_out_and_says_so(monkeypatch):
+    shape = Shape(length=64, layers=2, heads=1, size=8)
+    needed = {c.name: memory(c.name, shape, training=True) for c in CONTESTANTS}
+    free = (needed["SDPA"] + 1) / 0.7
+    monkeypatch.setattr("uncollapse.bench.memory.free_bytes", lambda device: free)
+    cells = {c.name: c for c in attention_cells([shape], 1, 1.0, 60.0) if c.work == "forward + backward"}
+    assert cells["SDPA"].note == ""
+    assert cells["SDPA"].ratio > 0
+    assert cells["plain hopfield"].note.startswith("not run: needs about 0.0 GB, and 70 %")
+    assert cells["plain hopfield"].seconds is None
+
+
+def test_a_cell_that_would_take_too_long_is_left_out_and_says_so():
+    shapes = [Shape(length=n, layers=1, heads=1, size=8) for n in (8, 4096)]
+    sdpa = CONTESTANTS[:1]
+    first, second = (c for c in attention_cells(shapes, 1, 1.0, limit=1e-3, contestants=sdpa) if c.work == "forward")
+    assert first.note == ""
+    assert "by what 8 tokens took, and the limit is 0.001 s" in second.note

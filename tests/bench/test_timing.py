@@ -1,0 +1,35 @@
+"""Races alternate, take the best, and stop in time."""
+
+import time
+
+import pytest
+
+from uncollapse.bench.timing import Race, race
+
+
+def test_rounds_alternate():
+    order = []
+    result = race(lambda: order.append("run"), lambda: order.append("against"), rounds=3)
+    assert order == ["against", "run"] * 3
+    assert len(result.seconds) == len(result.against) == 3
+
+
+def test_the_ratio_is_best_over_best_and_its_companion_the_median():
+    result = Race(seconds=(2.0, 3.0, 9.0), against=(1.0, 4.0, 3.0))
+    assert result.ratio == 2.0
+    assert result.median_ratio == 2.0
+    assert Race(seconds=(1.0, 8.0), against=(1.0, 2.0)).median_ratio == 2.5
+
+
+def test_a_longer_run_has_a_larger_ratio():
+    result = race(lambda: time.sleep(0.03), lambda: time.sleep(0.01), rounds=3)
+    assert result.ratio > 1.5
+
+
+def test_no_round_starts_after_the_budget_but_one_is_always_run():
+    assert len(race(lambda: time.sleep(0.02), lambda: None, rounds=50, budget=0.01).seconds) == 1
+
+
+def test_no_rounds_are_refused():
+    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
+        race(lambda: None, lambda: None, rounds=0)
