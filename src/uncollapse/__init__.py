@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import metrics as metrics
+    from . import theory as theory
     from .attention import AttentionOnly as AttentionOnly
     from .attention import HiddenState as HiddenState
     from .attention import ScoreRule as ScoreRule
@@ -38,7 +39,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "restore": "huggingface",
     "set_alpha": "huggingface",
 }
-_ROOMS = ("metrics",)
+_ROOMS = ("metrics", "theory")
 
 __all__ = [
     "AttentionOnly",
@@ -56,6 +57,7 @@ __all__ = [
     "metrics",
     "restore",
     "set_alpha",
+    "theory",
 ]
 
 

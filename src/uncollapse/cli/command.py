@@ -68,8 +68,12 @@ class Command(Generic[S]):
         hints = get_type_hints(self.settings)
         for setting in fields(self.settings):  # type: ignore[arg-type]
             text = setting.metadata["help"]
-            if setting.metadata["positional"]:
+            if setting.metadata["positional"] and setting.default is MISSING:
                 parser.add_argument(setting.name, type=hints[setting.name], help=text)
+            elif setting.metadata["positional"]:
+                parser.add_argument(
+                    setting.name, type=hints[setting.name], nargs="?", default=setting.default, help=text
+                )
             elif hints[setting.name] is bool:
                 parser.add_argument(f"--{setting.name}", action="store_true", help=text)
             else:

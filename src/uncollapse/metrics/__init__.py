@@ -2,7 +2,7 @@
 
 from .entropy import RowStatistics, entropy, row_statistics
 from .histogram import Histogram
-from .propagation import localisation, position_bins, propagates
+from .propagation import localisation, position_bins, propagates, softmax_tangent
 from .rank import (
     effective_rank,
     norm_1,
@@ -39,6 +39,7 @@ __all__ = [
     "residual_ratio",
     "row_statistics",
     "singular_values",
+    "softmax_tangent",
     "stable_rank",
     "unit_tokens",
 ]

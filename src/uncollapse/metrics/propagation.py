@@ -6,6 +6,16 @@ import torch
 from torch import Tensor
 
 
+def softmax_tangent(scores: Tensor) -> Tensor:
+    """The tangent of the softmax at the origin, (w_i - mean(w) + 1) / T for scores w over T keys: (..., T).
+
+    >>> import torch
+    >>> softmax_tangent(torch.tensor([1.0, -1.0]))
+    tensor([1., 0.])
+    """
+    return (scores - scores.mean(dim=-1, keepdim=True) + 1.0) / scores.shape[-1]
+
+
 def propagates(scores: Tensor) -> Tensor:
     """Token i's signal propagates when 0 <= (w_i - mean(w) + 1) / T <= 1, w being one query's scores over T keys.
 
@@ -17,7 +27,7 @@ def propagates(scores: Tensor) -> Tensor:
     >>> propagates(torch.zeros(3))
     tensor([True, True, True])
     """
-    gate = (scores - scores.mean(dim=-1, keepdim=True) + 1.0) / scores.shape[-1]
+    gate = softmax_tangent(scores)
     return (gate >= 0.0) & (gate <= 1.0)
 
 

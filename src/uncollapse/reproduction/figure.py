@@ -1,0 +1,56 @@
+"""What every figure is: an id, a title, and a function that computes its table and draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uncollapse.report.figure_page import Drawing
+
+Size = Literal["full", "smallest"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A computed figure."""
+
+    table: pd.DataFrame  # all numbers, tidy
+    chart: Drawing
+    sentences: Sequence[str]  # what it shows, computed from the table
+    reading_aid: str
+    summary: pd.DataFrame  # the few numbers that go on the page
+    settings: Mapping[str, Any]  # what was set, seeds included
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An entry of the registry; the module is imported when the figure is run."""
+
+    id: str
+    title: str
+    module: str  # reproduction/MODULE.py
+    function: str = "figure"
+
+    def run(self, size: Size = "full", tick: Callable[[], object] = lambda: None) -> Result:
+        """Compute and draw; "smallest" is for tests and trials, with fewer points, draws or layers."""
+        make: Callable[..., Result] = getattr(import_module(f".{self.module}", __package__), self.function)
+        return make(size, tick)
+
+
+FIGURES = {
+    figure.id: figure
+    for figure in (
+        Figure("localization-fig1", "Softmax and its piecewise-linear form", "localization_softmax"),
+        Figure("localization-fig2", "Which positions propagate, by xi and eta", "localization_propagation", "figure_2"),
+        Figure("localization-fig3", "Propagation near the limit of Lemma 2", "localization_propagation", "figure_3"),
+        Figure("localization-fig4", "The lower bound of attention entropy", "localization_entropy"),
+        Figure("localization-fig5", "Simulated propagation and entropy of random walks", "localization_simulation"),
+        Figure("hopfield-bounds", "The residual of attention-only networks and its bounds", "hopfield_bounds"),
+        Figure("hopfield-retrieval", "A continuous Hopfield network retrieves digits", "hopfield_retrieval"),
+    )
+}
