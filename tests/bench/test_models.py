@@ -6,12 +6,13 @@ import pytest
 
 from uncollapse.bench.models import Size, compile_cell, duels, gpt2_decode, model_cells
 
-TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1)
+TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1)
 
 
 def test_every_model_gets_a_ratio():
     cells = model_cells(TINY, rounds=1, budget=1.0, compile_time=False)
-    assert [cell.work for cell in cells] == ["training step", "training step", "generate", "training step"]
+    works = ["training step", "training step", "generate", "diagnose", "entropy and cosine only", "training step"]
+    assert [cell.work for cell in cells] == works
     for cell in cells:
         assert cell.ratio > 0 or "is not installed" in cell.note
 

@@ -58,7 +58,8 @@ def test_nan_in_layer_3_is_named_and_the_layers_before_have_numbers(path):
     assert report.heads.query("layer < 3").notna().all().all()
     assert report.heads.query("layer == 4")["qk_trace"].notna().all()  # weights have numbers whatever the tokens
     healthy = uc.diagnose(build("gpt2"), batch("gpt2"))
-    np.testing.assert_array_equal(report.layers.query("layer < 3"), healthy.layers.query("layer < 3"))
+    before, wanted = report.layers.query("layer < 3"), healthy.layers.query("layer < 3")
+    np.testing.assert_allclose(before, wanted, rtol=1e-6)  # float32 sums round by where their memory lies
     assert "NaN" in str(report)
 
 

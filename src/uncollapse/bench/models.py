@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from uncollapse.diagnosis import diagnose
 from uncollapse.huggingface.convert import convert
+from uncollapse.metrics import cosine_pairs, entropy
 
 from .attention import SEED
 from .cell import Cell, figures, megabytes
@@ -39,10 +41,11 @@ class Size:
     prompt: int = 512
     new_tokens: int = 128
     layers: int = 12
+    batches: int = 8  # of a diagnosis
 
 
 FULL = Size()
-QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3)
+QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ def duels(size: Size) -> Iterator[Duel]:
     length = size.prompt + size.new_tokens
     decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
     yield Duel(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
+    seen = f"{size.layers} layers, {size.batches} x B1 T{size.tokens}"
+    yield Duel(_cell("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6)
+    cell = _cell("GPT-2, output_attentions", "plain forwards", seen, size.tokens, True, "entropy and cosine only")
+    yield Duel(cell, gpt2_collected, 124e6)
     cell = _cell("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
     yield Duel(cell, x_transformers_step, 124e6)
 
@@ -161,6 +168,40 @@ def gpt2_decode(size: Size) -> tuple[Run, Run]:
         return run
 
     return decode(converted), decode(stock)
+
+
+def gpt2_diagnose(size: Size) -> tuple[Run, Run]:
+    """One streaming pass with all metrics, against forwards that measure nothing."""
+    model = _gpt2(size).eval()
+    batches = [{"input_ids": torch.randint(0, 50257, (1, size.tokens))} for _ in range(size.batches)]
+    return lambda: diagnose(model, batches, progress=False), lambda: _forwards(model, batches)
+
+
+def gpt2_collected(size: Size) -> tuple[Run, Run]:
+    """What is done without a streaming pass: keep the attention maps and hidden states, then two metrics of them."""
+    model = _gpt2(size).eval()
+    model.set_attn_implementation("eager")
+    batches = [{"input_ids": torch.randint(0, 50257, (1, size.tokens))} for _ in range(size.batches)]
+
+    def collect() -> None:
+        for batch in batches:
+            with torch.no_grad():
+                out = model(**batch, output_attentions=True, output_hidden_states=True)
+                _ = [entropy(weights).mean() for weights in out.attentions]
+                _ = [cosine_pairs(tokens[0]).mean() for tokens in out.hidden_states[1:]]
+
+    def plain() -> None:
+        model.set_attn_implementation("sdpa")
+        _forwards(model, batches)
+        model.set_attn_implementation("eager")
+
+    return collect, plain
+
+
+def _forwards(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> None:
+    with torch.no_grad():
+        for batch in batches:
+            model(**batch)
 
 
 def x_transformers_step(size: Size) -> tuple[Run, Run]:
