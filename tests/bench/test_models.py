@@ -10,7 +10,7 @@ TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1)
 
 
 def test_every_model_gets_a_ratio():
-    cells = model_cells(TINY, rounds=1, budget=1.0, compile_time=False)
+    cells = list(model_cells(TINY, rounds=1, budget=1.0, compile_time=False))
     assert [cell.work for cell in cells] == ["training step", "training step", "generate", "training step"]
     for cell in cells:
         assert cell.ratio > 0 or "is not installed" in cell.note
