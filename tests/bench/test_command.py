@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from uncollapse.bench.attention import attention_cells
 from uncollapse.bench.contestants import CONTESTANTS
 from uncollapse.cli import main
 
@@ -42,6 +43,18 @@ def test_every_cell_has_a_ratio_or_a_reason(folder):
 def test_the_output_folder_is_not_overwritten_unasked(folder, capsys):
     assert main(["bench", "--quick", "--out", str(folder)]) == 2
     assert "already holds files" in capsys.readouterr().err
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
+    def cells(*arguments):
+        for cell, _ in zip(attention_cells(*arguments), range(3)):  # noqa: B905
+            yield cell
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uncollapse.bench.attention.attention_cells", cells)
+    assert main(["bench", "--quick", "--lengths", "8", "--out", str(tmp_path / "out")]) == 0
+    assert "what was measured so far" in capsys.readouterr().err
+    assert len(pd.read_csv(tmp_path / "out" / "bench.csv")) == 3
 
 
 def test_an_estimate_prints_every_form_and_runs_nothing(capsys, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1)
 
 
 def test_every_model_gets_a_ratio():
-    cells = model_cells(TINY, rounds=1, budget=1.0, compile_time=False)
+    cells = list(model_cells(TINY, rounds=1, budget=1.0, compile_time=False))
     works = ["training step", "training step", "generate", "diagnose", "entropy and cosine only", "training step"]
     assert [cell.work for cell in cells] == works
     for cell in cells:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -43,13 +43,11 @@ def attention_cells(
     budget: float,
     limit: float,
     contestants: Sequence[Contestant] = CONTESTANTS,
-    tick: Callable[[], object] = lambda: None,
-) -> list[Cell]:
-    """One cell a contestant, shape and pass; `budget` seconds a race, `limit` seconds a run.
+) -> Iterator[Cell]:
+    """Yield one cell a contestant, shape and pass; `budget` seconds a race, `limit` seconds a run.
 
     SDPA is raced too, against itself: how far its ratio is from 1 is the noise of the machine.
     """
-    cells: list[Cell] = []
     known: dict[tuple[str, bool, bool], tuple[int, float]] = {}  # the longest length so far, and its seconds
     for shape in shapes:
         for training in (False, True):
@@ -65,10 +63,8 @@ def attention_cells(
                 if cell.seconds is not None:
                     known[key] = (shape.length, cell.seconds)
                 sdpa_peak = cell.peak_mb if contestant is SDPA else sdpa_peak
-                cells.append(cell)
-                tick()
+                yield cell
     settle()
-    return cells
 
 
 def blank(contestant: Contestant, shape: Shape, training: bool) -> Cell:

@@ -57,19 +57,13 @@ class Duel:
     parameters: float  # of one model, roughly, for the memory guard
 
 
-def model_cells(
-    size: Size, rounds: int, budget: float, tick: Callable[[], object] = lambda: None, compile_time: bool = True
-) -> list[Cell]:
-    """One cell a model: training steps of GPT-2 and ViT, decoding, x-transformers, and the first use's compilation."""
-    cells = []
+def model_cells(size: Size, rounds: int, budget: float, compile_time: bool = True) -> Iterator[Cell]:
+    """Yield one cell a model: training steps, decoding, x-transformers, and the compilation on first use."""
     for duel in duels(size):
-        cells.append(_measure(duel, size, rounds, budget))
+        yield _measure(duel, size, rounds, budget)
         settle()
-        tick()
     if compile_time:
-        cells.append(compile_cell())
-        tick()
-    return cells
+        yield compile_cell()
 
 
 def duels(size: Size) -> Iterator[Duel]:

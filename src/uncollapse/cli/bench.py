@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from .output import output_folder
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from uncollapse.bench.cell import Cell
 
 QUICK_ROUNDS = 2
 BUDGET = 30.0  # seconds after which a race starts no new round
@@ -73,7 +76,7 @@ def parse_lengths(text: str | None) -> list[int] | None:
 
 
 def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
-    """All cells, one after the other, with a progress bar on a terminal."""
+    """All cells, one after the other, with a progress bar on a terminal; an interruption keeps what is there."""
     import torch
     from tqdm import tqdm
 
@@ -90,10 +93,19 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     budget = QUICK_BUDGET if settings.quick else BUDGET
     total = 2 * len(shapes) * len(CONTESTANTS) + (0 if settings.no_models else len(list(models.duels(size))) + 1)
     print(f"{len(CONTESTANTS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
+    parts = [attention_cells(shapes, rounds, budget, settings.limit)]
+    if not settings.no_models:
+        parts.append(models.model_cells(size, rounds, budget, compile_time=not settings.quick))
+    cells: list[Cell] = []
     with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
-        cells = attention_cells(shapes, rounds, budget, settings.limit, tick=bar.update)
-        if not settings.no_models:
-            cells += models.model_cells(size, rounds, budget, tick=bar.update, compile_time=not settings.quick)
+        try:
+            for cell in chain(*parts):
+                cells.append(cell)
+                bar.update()
+        except KeyboardInterrupt:
+            if not any(cell.ratio is not None and cell.name != cell.against for cell in cells):
+                raise
+            print("interrupted: what was measured so far follows.", file=sys.stderr)
     return as_table(cells)
 
 
