@@ -145,8 +145,8 @@ def describe(settings: Settings) -> dict[str, Any]:
     from uncollapse.bench.contestants import RULE
     from uncollapse.bench.memory import USABLE
 
-    chosen = asdict(settings) | {"out": str(settings.out)}
-    for name in ("estimate", "length", "batch", "force"):
+    chosen = asdict(settings)
+    for name in ("out", "estimate", "length", "batch", "force"):
         del chosen[name]
     fixed = {
         "seed": SEED,

@@ -33,7 +33,7 @@ def bench_chart(table: pd.DataFrame) -> alt.HConcatChart:
 def _panel(
     table: pd.DataFrame, work: str, names: list[str], order: list[str], span: tuple[float, float]
 ) -> alt.LayerChart:
-    scale = alt.Scale(type="log", domain=list(span))
+    scale = alt.Scale(type="log", domain=list(span), nice=False)
     ticks = [t for t in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12, 20, 50) if span[0] <= t <= span[1]]
     colour = alt.Color(
         "name:N",
