@@ -20,6 +20,7 @@ from uncollapse.attention import HiddenState
 from uncollapse.huggingface.convert import transformers_model
 from uncollapse.huggingface.families import blocks_of, family_of, query_key_weights
 from uncollapse.huggingface.interface import KEYWORD, NAME, PassScores, is_causal_call, refuse_unknown
+from uncollapse.huggingface.selfcheck import evaluation
 
 from .attention_statistics import Masking
 from .observer import Observer
@@ -62,7 +63,7 @@ def diagnose(
         if batches is None:
             batches, observer.sample = sample_for(inner)
         _measure_weights(inner, observer)
-        with _observed(inner, observer) as view, _evaluation(inner), torch.no_grad():
+        with _observed(inner, observer) as view, evaluation(inner), torch.no_grad():
             bar = tqdm(
                 _checked(batches, inner), desc="diagnose", unit="batch", disable=not (progress and sys.stderr.isatty())
             )
@@ -181,19 +182,6 @@ def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
             configs[id(config)] = config
             waiting += [part for key in config.sub_configs if (part := getattr(config, key, None)) is not None]
     return list(configs.values())
-
-
-@contextmanager
-def _evaluation(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode and the random state, both put back afterwards."""
-    training = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-        model.train(False)
-        try:
-            yield
-        finally:
-            for module, mode in training.items():
-                module.training = mode
 
 
 def find_blocks(model: PreTrainedModel) -> list[nn.Module]:

@@ -48,7 +48,7 @@ def find_layers(model: PreTrainedModel) -> list[Layer]:
     W_O; with alpha = alpha' = 0 the converted model must give the stock output.
     """
     name = type(model).__name__
-    with _quiet(model):
+    with evaluation(model):
         batch = _tiny_batch(model)
         stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
         layers = _probe(model, batch)
@@ -169,10 +169,10 @@ def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _quiet(model: PreTrainedModel) -> Iterator[None]:
+def evaluation(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode and the random state, both put back afterwards."""
     training = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         model.train(False)
         try:
             yield
