@@ -13,14 +13,14 @@ BACKENDS = pytest.mark.parametrize("backend", ["carried", "stacked"])
 @BACKENDS
 def test_checkpointing_lowers_the_peak(backend):
     with_checkpoints, without = growth(CHECKPOINTED.replace("BACKEND", backend))
-    assert without > 1.25 * with_checkpoints  # 1.4 to 2 measured; the allocator's slack counts on both sides
+    assert without > 1.25 * with_checkpoints  # 1.7 to 2 measured; the allocator's slack counts on both sides
 
 
 @pytest.mark.parametrize("native", ["1", "0"])
 def test_stacked_needs_no_score_matrix_forward_or_backward(native):
-    short, long = growth(LENGTHS, UNCOLLAPSE_NATIVE=native)
-    assert long < 5 * short  # four times the tokens; sixteen times were it a matrix
-    assert long < 2 * 3000 * 3000 * 4
+    (added,) = growth(LENGTH, UNCOLLAPSE_NATIVE=native)
+    score_matrix = 2 * 6000 * 6000 * 4  # of one layer: 288 MB; 3 layers of inputs, outputs and gradients are 50 MB
+    assert added < score_matrix / 2
 
 
 def growth(code, **environment):
@@ -57,7 +57,7 @@ def step(saving, blocks, x):
     x.square().mean().backward()
 
 torch.set_num_threads(1)
-blocks, x = [Block() for _ in range(8)], torch.randn(1, 512, 256)
+blocks, x = [Block() for _ in range(20)], torch.randn(1, 512, 256)
 step(False, blocks[:1], x)
 start = peak()
 step(True, blocks, x)
@@ -66,7 +66,7 @@ step(False, blocks, x)
 print(middle - start, peak() - start)
 """
 
-LENGTHS = """
+LENGTH = """
 import torch, uncollapse as uc
 
 def peak():  # unlike ru_maxrss, not inherited from the process that started this one
@@ -84,8 +84,6 @@ def run(tokens):
 torch.set_num_threads(1)
 run(70)
 start = peak()
-run(750)
-middle = peak()
-run(3000)
-print(middle - start, peak() - start)
+run(6000)
+print(peak() - start)
 """
