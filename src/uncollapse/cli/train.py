@@ -1,0 +1,102 @@
+"""`uncollapse train NAME_OR_FILE`: train a recipe into a run folder that survives whatever happens."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from uncollapse.training.recipe import KEYS, Recipe, names
+
+from .command import Command, UserError, option
+
+OWN: list[tuple[str, Any, Any]] = [
+    ("recipe", str, option(help="name of a recipe, YAML file, or run folder", positional=True)),
+    ("out", Path | None, option(None, "run folder (default: runs/NAME)")),
+    ("resume", bool, option(False, "go on from the last good checkpoint; start where there is none")),
+    ("force", bool, option(False, "replace an earlier run in the folder")),
+    ("seeds", int | None, option(None, "train seeds 0, 1, ... into OUT/seed-0, OUT/seed-1, ...")),
+    ("print_config", bool, option(False, "print the resolved recipe and train nothing")),
+]
+
+
+def _settings() -> type[Any]:
+    """Our own options, then every key of a recipe; one that is not given keeps the recipe's value."""
+    hints = get_type_hints(Recipe)
+    keys = []
+    for name, key in KEYS.items():
+        if name != "name":
+            hint = hints[name]
+            optional = hint if type(None) in get_args(hint) else hint | None
+            help = f"{key.metadata['help']} (default: the recipe's)"
+            keys.append((name, optional, field(default=None, metadata={"help": help, "positional": False})))
+    return make_dataclass("Settings", [*OWN, *keys], frozen=True)
+
+
+Settings = _settings()
+
+
+def run(settings: Any) -> int:
+    """Resolve, train, say how it ended."""
+    from uncollapse.training.recipe import resolve
+
+    source = settings.recipe
+    out = settings.out
+    if out is None and (Path(source) / "recipe.yaml").is_file() and settings.resume:
+        out = Path(source)
+    keys = {name: getattr(settings, name) for name in KEYS if name != "name"}
+    recipe = resolve(source, **{name: value for name, value in keys.items() if value is not None})
+    if settings.print_config:
+        print(recipe.to_yaml(), end="")
+        return 0
+    if settings.seeds is not None and (settings.seeds < 1 or settings.seed is not None):
+        raise UserError("--seeds must be at least 1, and takes the place of --seed.")
+    out = Path("runs") / recipe.name if out is None else out
+    runs = _train(recipe, out, settings)
+    for ended in runs:
+        _report(ended)
+    return max((_exit_code(ended) for ended in runs), default=0)
+
+
+def _train(recipe: Recipe, out: Path, settings: Any) -> list[Any]:
+    from uncollapse.training.train import train, train_seeds
+
+    how = {"resume": settings.resume, "force": settings.force}
+    if settings.seeds is None:
+        return [train(recipe, out, **how)]
+    return train_seeds(recipe, out, settings.seeds, **how)
+
+
+def _report(ended: Any) -> None:
+    import sys
+
+    from uncollapse.training.train import first_process
+
+    if not first_process():
+        return
+    if ended.status != "finished":
+        print(f"uncollapse train: {ended.reason}", file=sys.stderr)
+        return
+    last = next(line for line in reversed(ended.metrics) if "eval_loss" in line)
+    numbers = {"eval_loss": "loss", "eval_perplexity": "perplexity", "eval_bits_per_byte": "bits per byte", "eval_accuracy": "accuracy"}
+    said = ", ".join(f"{word} {last[name]:.4f}" for name, word in numbers.items() if last.get(name) is not None)
+    print(f"finished at step {last['step']} after {last['seconds']:.0f} s of training; held out: {said}")
+    print(f"run folder: {ended.folder} (look into it with: uncollapse diagnose {ended.folder})")
+
+
+def _exit_code(ended: Any) -> int:
+    if ended.status == "finished":
+        return 0
+    if ended.status == "diverged":
+        return 1
+    return 128 + (signal.SIGTERM if "SIGTERM" in ended.reason else signal.SIGINT)
+
+
+COMMAND = Command(
+    name="train",
+    summary=f"Train a recipe. Recipes: {', '.join(names())}.",
+    example="uncollapse train quickstart --rule hopfield --out runs/hopfield",
+    settings=Settings,
+    run=run,
+)

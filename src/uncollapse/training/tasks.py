@@ -1,0 +1,137 @@
+"""What a recipe learns from: the data sets, the model that fits them, and how a held-out loss is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+
+from .augmentation import Augmentation, Mixup, augment_batch
+from .images import ImageCollator, ImageData, load_images
+from .loss import ImageLoss
+from .model import build_model, model_path
+from .recipe import Recipe
+from .text import load_text
+from .tokens import TokenData, token_data
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, collation and measures of a run."""
+
+    train: Dataset[Any]
+    valid: Dataset[Any]
+    collate: Callable[[list[Any]], Batch]
+    build: Callable[[], PreTrainedModel]
+    guessing: float  # the loss of guessing uniformly
+    units: int  # tokens of a sequence, or 1 for an image
+    unit: str  # "tokens" or "images"
+    augment: Callable[[Batch], Batch] | None = None
+    loss: Callable[..., Tensor] | None = None
+    measures: Callable[[EvalPrediction], dict[str, float]] | None = None
+    preprocess_logits: Callable[[Tensor, Tensor], Tensor] | None = None
+    bytes_per_token: float | None = None
+    tokenizer: Any = None
+    tokenizer_sha256: str | None = None
+
+    def batches(self, count: int, size: int = 8) -> list[Batch]:
+        """The first held-out examples, for the diagnosis; without labels."""
+        rows = [self.valid[i] for i in range(min(count, len(self.valid)))]  # type: ignore[arg-type]
+        parts = [self.collate(rows[i : i + size]) for i in range(0, len(rows), size)]
+        return [{name: values for name, values in part.items() if name != "labels"} for part in parts]
+
+    def readings(self, logs: dict[str, float]) -> dict[str, float]:
+        """Perplexity, with bits per byte beside it, for each language loss among the logs."""
+        if self.unit != "tokens":
+            return {}
+        read: dict[str, float] = {}
+        for name, prefix in (("loss", ""), ("eval_loss", "eval_")):
+            if name in logs:
+                read[f"{prefix}perplexity"] = math.exp(min(logs[name], 700.0))
+                if self.bytes_per_token and prefix:
+                    read[f"{prefix}bits_per_byte"] = logs[name] / math.log(2) / self.bytes_per_token
+        return read
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task of a recipe, with its data loaded."""
+    return _language(recipe) if recipe.task == "language" else _images(recipe)
+
+
+def _language(recipe: Recipe) -> Task:
+    corpus = load_text(recipe.data)
+    tokenizer = recipe.tokenizer
+    if recipe.model is not None and tokenizer == "bpe":  # a checkpoint comes with its own
+        tokenizer = model_path(recipe.model)
+    data: TokenData = token_data(corpus, tokenizer, recipe.vocab_size, recipe.length)
+    if len(data.train) == 0 or len(data.valid) == 0:
+        raise ValueError(f"{recipe.data} is too short for one sequence of {recipe.length} tokens; lower --length.")
+    return Task(
+        train=first(data.train, recipe.examples),
+        valid=first(data.valid, recipe.eval_examples),
+        collate=default_data_collator,
+        build=lambda: build_model(recipe, vocabulary=data.vocab_size),
+        guessing=math.log(data.vocab_size),
+        units=recipe.length,
+        unit="tokens",
+        bytes_per_token=data.bytes_per_token,
+        tokenizer=data.tokenizer,
+        tokenizer_sha256=data.tokenizer_sha256,
+    )
+
+
+def _images(recipe: Recipe) -> Task:
+    data: ImageData = load_images(recipe.data)
+    classes = len(data.class_names)
+    return Task(
+        train=first(data.train, recipe.examples),
+        valid=first(data.valid, recipe.eval_examples),
+        collate=ImageCollator(recipe.image_size, mean=data.mean, std=data.std),
+        build=lambda: build_model(recipe, classes=classes),
+        guessing=math.log(classes),
+        units=1,
+        unit="images",
+        augment=_augment(recipe, data, classes),
+        loss=ImageLoss(recipe.label_smoothing),
+        measures=accuracy,
+        preprocess_logits=lambda logits, labels: logits.argmax(dim=-1),
+    )
+
+
+def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[Batch], Batch] | None:
+    augmentation = mixup = None
+    if recipe.crop or recipe.randaugment or recipe.erasing:
+        policy = tuple(float(part) for part in recipe.randaugment.split(",")) if recipe.randaugment else None
+        augmentation = Augmentation(
+            crop="pad" if recipe.crop else "none",
+            flip=recipe.crop,
+            randaugment=policy,
+            erasing=recipe.erasing,
+            mean=data.mean,
+            std=data.std,
+        )
+    if recipe.mixup or recipe.cutmix:
+        mixup = Mixup(classes, mixup_alpha=recipe.mixup, cutmix_alpha=recipe.cutmix)
+    if augmentation is None and mixup is None:
+        return None
+    return lambda batch: augment_batch(batch, augmentation, mixup)
+
+
+def accuracy(predicted: EvalPrediction) -> dict[str, float]:
+    """Share of images whose most likely class is the right one."""
+    guesses, labels = torch.as_tensor(predicted.predictions), torch.as_tensor(predicted.label_ids)
+    return {"accuracy": (guesses == labels).float().mean().item()}
+
+
+def first(data: Dataset[Any], count: int | None) -> Dataset[Any]:
+    """The first so many rows."""
+    size = len(data)  # type: ignore[arg-type]
+    return data if count is None or count >= size else Subset(data, range(count))

@@ -1,0 +1,238 @@
+"""train(): from a recipe to a run folder with metrics, checkpoints, diagnoses and the trained model."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel, TrainerCallback, set_seed
+
+from uncollapse import __version__
+from uncollapse.huggingface import LocaterCallback, from_pretrained
+
+from . import checkpoints
+from .model import rule_of
+from .recipe import Recipe, resolve
+from .run_folder import RunFolder
+from .stopping import Stopping
+from .tasks import Task, task_of
+from .trainer import RunTrainer, every
+from .watching import AlphaWarmup, Clock, MetricsFile, Progress, RunDiagnosis
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and how its training ended."""
+
+    folder: Path
+    status: str  # finished, stopped or diverged
+    reason: str  # a sentence unless finished
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`."""
+        return RunFolder(self.folder).metrics()
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The trained model."""
+        return from_pretrained(RunFolder(self.folder).model)
+
+    def final(self, name: str) -> float:
+        """The last value of a metric, such as `eval_loss`."""
+        return float(next(line[name] for line in reversed(self.metrics) if line.get(name) is not None))
+
+
+def train(
+    recipe: str | Path | Recipe | Mapping[str, Any],
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    **keys: Any,
+) -> Run:
+    """Train a recipe into a run folder.
+
+    Args:
+        recipe: name of a shipped recipe, a YAML file, a run folder, a `Recipe`, or a mapping of keys.
+        out: the run folder; by default `runs/NAME`.
+        resume: go on from the last good checkpoint of the folder; where there is none, start.
+        force: replace an earlier run in the folder.
+        progress: show a bar on a terminal.
+        keys: keys of the recipe to change.
+
+    Returns:
+        The run. One that was stopped by a signal, or whose loss diverged, says so in `status` and `reason`.
+
+    >>> import tempfile, uncollapse as uc
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = uc.train("quickstart", folder + "/run", steps=2, layers=1, width=16, heads=2, length=16,
+    ...                    batch_size=2, eval_examples=2, diagnose_every=0)
+    ...     run.status, [line["step"] for line in run.metrics]
+    ('finished', [2, 2])
+    """
+    resolved = resolve(recipe, **keys)
+    folder = RunFolder(Path(out) if out is not None else Path("runs") / resolved.name)
+    with _quiet_libraries(), _ready(folder, resolved, resume, force):
+        if resume and folder.status().get("status") == "finished" and folder.model.is_dir():
+            if folder.status()["step"] >= (resolved.steps or folder.status()["step"]):
+                return Run(folder.path, "finished", "")
+        return _train(resolved, folder, progress)
+
+
+def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
+    """The same recipe with seeds 0, 1, ...; each in its own folder `seed-N`."""
+    return [train(recipe, out / f"seed-{seed}", seed=seed, **how) for seed in range(seeds)]
+
+
+def _train(recipe: Recipe, folder: RunFolder, progress: bool) -> Run:
+    set_seed(recipe.seed)
+    task = task_of(recipe)
+    model = task.build()
+    stopping, clock = Stopping(task.guessing), _clock(recipe, task, folder)
+    trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock, MetricsFile(folder, clock)])
+    trainer.remove_callback(transformers.PrinterCallback)
+    stopping.trainer = trainer
+    for callback in _callbacks(recipe, task, folder, trainer.updates, progress):
+        trainer.add_callback(callback)
+    trainer.add_callback(stopping)  # last: it has the last word on saving
+    checkpoint = _checkpoint(folder, trainer, progress)
+    about = {
+        "steps": trainer.updates,
+        "reason": "",
+        "tokenizer_sha256": task.tokenizer_sha256,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": {
+            "uncollapse": __version__,
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+        },
+    }
+    _say(trainer, status="running", step=0 if checkpoint is None else checkpoints.step_of(checkpoint), **about)
+    set_seed(recipe.seed + trainer.args.process_index)  # processes draw different dropout
+    try:
+        if checkpoint is not None and checkpoints.step_of(checkpoint) >= trainer.updates:
+            trainer._load_from_checkpoint(str(checkpoint))
+            trainer.state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        else:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        stopping.release()
+    return _finish(trainer, stopping, clock)
+
+
+def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
+    """Evaluate and save the model, or say why the run ended before its time."""
+    step, folder = trainer.state.global_step, trainer.folder
+    ended = {"step": step, "seconds": round(clock.seconds, 3), "peak_memory_bytes": peak_memory()}
+    if stopping.diverged:
+        good, _ = checkpoints.last_good(folder.checkpoints)
+        kept = f"the last good checkpoint is {good}" if good else "no checkpoint had been written"
+        reason = f"{stopping.diverged}, so the run was stopped; {kept}."
+        _say(trainer, status="diverged", reason=reason, **ended)
+        return Run(folder.path, "diverged", reason)
+    if stopping.signal is not None and step < trainer.updates:
+        name = signal.Signals(stopping.signal).name
+        reason = f"stopped by {name} after step {step} of {trainer.updates}; go on with --resume."
+        _say(trainer, status="stopped", reason=reason, **ended)
+        return Run(folder.path, "stopped", reason)
+    if not any(line["step"] == step and "eval_loss" in line for line in folder.metrics()):
+        trainer.evaluate()
+    draft = folder.path / ".model"
+    trainer.save_model(str(draft))
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        shutil.rmtree(folder.model, ignore_errors=True)
+        draft.rename(folder.model)
+    _say(trainer, status="finished", **ended)
+    trainer.accelerator.wait_for_everyone()
+    return Run(folder.path, "finished", "")
+
+
+def _callbacks(
+    recipe: Recipe, task: Task, folder: RunFolder, total: int, progress: bool
+) -> list[TrainerCallback]:
+    found: list[TrainerCallback] = [Progress(recipe.name or folder.path.name, progress)]
+    if recipe.alpha_warmup:
+        rule = rule_of(recipe)
+        alpha = rule.alpha if recipe.alpha is None else recipe.alpha
+        found.append(AlphaWarmup(alpha, recipe.alpha_hidden, recipe.alpha_warmup))
+    if recipe.kappa_scale or recipe.kappa_mean:
+        found.append(LocaterCallback(recipe.kappa_scale, recipe.kappa_mean))
+    if recipe.diagnose_every != 0:
+        batches = task.batches(recipe.diagnose_examples)
+        found.append(RunDiagnosis(batches, every(recipe.diagnose_every, total), folder, progress))
+    return found
+
+
+def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> Clock:
+    good, _ = checkpoints.last_good(folder.checkpoints)
+    earlier = [line["seconds"] for line in folder.metrics() if good and line["step"] <= checkpoints.step_of(good)]
+    return Clock(task.unit, recipe.batch_size * task.units, max(earlier, default=0.0))
+
+
+def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path | None:
+    """Where to go on from; what came after it is cut from the metrics."""
+    good, faults = checkpoints.last_good(folder.checkpoints)
+    if trainer.is_world_process_zero():
+        for sentence in faults:
+            print(f"uncollapse train: {sentence}", file=sys.stderr)
+        folder.cut_metrics(checkpoints.step_of(good) if good else -1)
+        if good and progress:
+            print(f"going on from step {checkpoints.step_of(good)}", file=sys.stderr)
+    trainer.accelerator.wait_for_everyone()
+    return good
+
+
+@contextlib.contextmanager
+def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iterator[None]:
+    """The folder is ours and fits the recipe; of several processes the first sees to it."""
+    if first_process():
+        with folder.locked():
+            folder.begin(recipe, resume, force)
+            yield
+    else:
+        yield
+
+
+def first_process() -> bool:
+    """Whether this is the only process, or the first of those that torchrun started."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say(trainer: RunTrainer, **status: Any) -> None:
+    if trainer.is_world_process_zero():
+        trainer.folder.set_status(**status)
+
+
+def peak_memory() -> int:
+    """Bytes at the highest point of this process; on a GPU, of its memory."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    scale = 1 if sys.platform == "darwin" else 1024
+    return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@contextlib.contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Warnings of the libraries about their own defaults are not the user's concern."""
+    levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets")}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

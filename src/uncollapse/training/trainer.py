@@ -1,0 +1,179 @@
+"""The Hugging Face Trainer with our schedule, our augmentation, and checkpoints that can be trusted."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
+
+from . import checkpoints
+from .recipe import Recipe
+from .run_folder import RunFolder
+from .schedule import learning_rate_schedule
+from .tasks import Task
+
+DEFAULT_SAVES = 10  # checkpoints and diagnoses of a run whose recipe says nothing
+
+
+class NotSaved(OSError):
+    """A checkpoint could not be written; the earlier ones are intact."""
+
+
+class RunTrainer(Trainer):
+    """Trains one run; everything that is not about the run's folder, schedule or data is the Trainer's own."""
+
+    def __init__(self, recipe: Recipe, task: Task, folder: RunFolder, **kwargs: Any) -> None:
+        self.recipe, self.task, self.folder = recipe, task, folder
+        self.updates = updates(recipe, len(task.train))  # type: ignore[arg-type]
+        self.step_loss = torch.zeros(())  # of the update under way
+        super().__init__(
+            args=arguments(recipe, folder, self.updates),
+            train_dataset=task.train,
+            eval_dataset=task.valid,
+            data_collator=task.collate,
+            processing_class=task.tokenizer,
+            compute_loss_func=task.loss,
+            compute_metrics=task.measures,
+            preprocess_logits_for_metrics=task.preprocess_logits,
+            **kwargs,
+        )
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One part of an update; augmented here, where random numbers are those a checkpoint brings back."""
+        if self.task.augment is not None:
+            inputs = self.task.augment(self._prepare_inputs(inputs))
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.step_loss = self.step_loss.to(loss.device) + loss.detach()
+        return loss
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The recipe's schedule."""
+        if self.lr_scheduler is None:
+            per_epoch = updates_per_epoch(self.recipe, len(self.task.train))  # type: ignore[arg-type]
+            self.lr_scheduler = learning_rate_schedule(
+                self.optimizer if optimizer is None else optimizer,
+                peak=self.recipe.learning_rate,
+                steps=self.updates,
+                warmup=max(self.recipe.warmup_steps, round(self.recipe.warmup_epochs * per_epoch)),
+                cooldown=round(self.recipe.cooldown_epochs * per_epoch),
+                floor=self.recipe.lowest_rate,
+                start=self.recipe.lowest_rate,
+                shape=self.recipe.schedule,
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Perplexity and bits per byte are logged beside the losses they are read from."""
+        if "train_runtime" in logs:  # the Trainer's own summary, which knows nothing of earlier parts of the run
+            return
+        kept = {name: value for name, value in logs.items() if name not in NOT_LOGGED}
+        super().log(kept | self.task.readings(logs), start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        target = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        broken = next((n for n, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+        if broken is not None:
+            raise NotSaved(f"no checkpoint was written at step {self.state.global_step}: {broken} is not finite.")
+        if self.args.should_save:
+            shutil.rmtree(target, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # each process writes its own random state
+            if self.args.should_save:
+                checkpoints.seal(target)
+                checkpoints.rotate(target.parent, trusted=target)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            reason = " ".join(str(error).split())[:200]
+            raise NotSaved(
+                f"the checkpoint of step {self.state.global_step} could not be written ({reason}); "
+                "earlier checkpoints are intact: make room and run again with --resume."
+            ) from error
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # A pickle of the arguments, which nobody reads: the recipe says it all.
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+
+
+NOT_LOGGED = {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"}
+
+
+def updates_per_epoch(recipe: Recipe, examples: int) -> int:
+    """Whole batches in one pass over the data."""
+    if examples < recipe.batch_size:
+        raise ValueError(
+            f"the data has {examples:,} examples, which is less than one batch of {recipe.batch_size:,}; lower --batch_size."
+        )
+    return examples // recipe.batch_size
+
+
+def updates(recipe: Recipe, examples: int) -> int:
+    """The length of the run in updates."""
+    per_epoch = updates_per_epoch(recipe, examples)
+    return recipe.steps if recipe.steps is not None else max(1, round((recipe.epochs or 0) * per_epoch))
+
+
+def every(value: int | None, total: int) -> int:
+    """An interval, or the one that makes ten in a run."""
+    return max(1, total // DEFAULT_SAVES) if value is None else value
+
+
+def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArguments:
+    """The Trainer's arguments for a recipe."""
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    share, rest = divmod(recipe.batch_size, processes * recipe.accumulation)
+    if rest or not share:
+        raise ValueError(
+            f"batch_size must be a multiple of processes x accumulation = {processes} x {recipe.accumulation}, "
+            f"got {recipe.batch_size}."
+        )
+    evaluating = recipe.eval_every is not None
+    return TrainingArguments(
+        output_dir=str(folder.checkpoints),
+        max_steps=total,
+        per_device_train_batch_size=share,
+        per_device_eval_batch_size=max(1, (recipe.eval_batch_size or recipe.batch_size) // processes),
+        gradient_accumulation_steps=recipe.accumulation,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        adam_beta1=recipe.beta1,
+        adam_beta2=recipe.beta2,
+        adam_epsilon=recipe.epsilon,
+        max_grad_norm=recipe.clip,
+        logging_steps=recipe.log_every,
+        logging_nan_inf_filter=False,  # it would hide NaN
+        eval_strategy="steps" if evaluating else "no",
+        eval_steps=recipe.eval_every,
+        prediction_loss_only=recipe.task == "language",
+        save_strategy="steps",
+        save_steps=every(recipe.save_every, total),
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        bf16=recipe.precision == "bfloat16",
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if recipe.gradient_checkpointing else None,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        label_names=["labels"],
+        disable_tqdm=True,
+        report_to=["tensorboard"] if has_tensorboard() else [],
+        ddp_find_unused_parameters=False,
+        fsdp=recipe.parallel == "fsdp" and processes > 1,  # type: ignore[arg-type]
+        use_cpu=not torch.accelerator.is_available(),
+    )
+
+
+def has_tensorboard() -> bool:
+    """Whether tensorboard can be reported to."""
+    return any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
