@@ -22,8 +22,9 @@ class Augmentation(nn.Module):
     """Crop, flip, RandAugment and random erasing of normalised images (B, C, S, S), by kornia.
 
     kornia's RandAugment draws its operations once for a batch, not for each image as the paper of that name and timm
-    do; strength and sign are each image's own. Its magnitude counts to 30, timm's to 10: (9, 0.5) of the Hopfield paper
-    is timm's notation (magnitude 9 of 10, spread 0.5), so pass `randaugment=(2, 27)`; the spread has no counterpart.
+    do, and all images share its magnitude. The magnitude counts to 30 here and to 10 in timm: if (9, 0.5) of the
+    Hopfield paper's Table 3 is read as timm's magnitude 9 with spread 0.5, it is `randaugment=(2, 27)`; the spread has
+    no counterpart.
 
     Args:
         mean: by which the images were normalised, for a crop that starts from pixels in [0, 1].
@@ -112,7 +113,7 @@ class Mixup:
         one_hot = functional.one_hot(labels, self.classes).float()
         if self.cutmix is not None and float(torch.rand(())) < self.switch:
             images, mixed = self.cutmix(images, labels)
-            first, second, weight = mixed[0].unbind(1)
+            _, second, weight = mixed[0].unbind(1)
             other = functional.one_hot(second.long(), self.classes).float()
             return images, weight[:, None].float() * one_hot + (1.0 - weight[:, None].float()) * other
         if self.mixup_alpha == 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -76,8 +77,8 @@ def learning_rate_schedule(
     return LambdaLR(optimizer, partial(_share_of_peak, peak=peak, settings=settings))
 
 
-def _share_of_peak(step: int, peak: float, settings: dict[str, object]) -> float:
-    return rate_at(step, peak=peak, **settings) / peak  # type: ignore[arg-type]
+def _share_of_peak(step: int, peak: float, settings: Mapping[str, Any]) -> float:
+    return rate_at(step, peak=peak, **settings) / peak
 
 
 def _check(peak: float, steps: int, warmup: int, cooldown: int, floor: float, start: float, shape: str) -> None:

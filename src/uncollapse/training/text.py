@@ -60,8 +60,8 @@ def load_text(name: str) -> Corpus:
 
     Args:
         name: "embedded" (the help topics of this Python, a tenth of the text for validation); the path of a text file
-            (also .xz; `valid.*` and `test.*` beside a `train.*` are its splits, otherwise the last 5 % validate) or of a
-            folder with train, valid and test files or with data that `datasets` reads; a folder of $UNCOLLAPSE_DATA;
+            (also .xz; `valid.*` and `test.*` beside a `train.*` are its splits, otherwise the last 5 % validate) or of
+            a folder with train, valid and test files or with data that `datasets` reads; a folder of $UNCOLLAPSE_DATA;
             or a dataset on the hub, "name" or "name:configuration". They are tried in this order.
     """
     if name == "embedded":
