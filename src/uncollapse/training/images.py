@@ -121,7 +121,7 @@ class ImageCollator:
     >>> data = load_images("digits")
     >>> batch = ImageCollator(16, data.mean, data.std, channels=3)([data.train[0], data.train[1]])
     >>> batch["pixel_values"].shape, batch["labels"]
-    (torch.Size([2, 3, 16, 16]), tensor([0, 1]))
+    (torch.Size([2, 3, 16, 16]), tensor([1, 2]))
     """
 
     def __init__(self, image_size: int, mean: Sequence[float], std: Sequence[float], channels: int = 3) -> None:
@@ -193,9 +193,8 @@ def _from_arrays(name: str, folder: Path) -> ImageData:
     }
     train_file, valid_file = splits["train"], splits["valid"] or splits["test"]
     if train_file is None:
-        raise ValueError(
-            f"{folder} holds {', '.join(file.name for file in files)}; a file train*.npz with images and labels is needed."
-        )
+        found = ", ".join(file.name for file in files)
+        raise ValueError(f"{folder} holds {found}; a file train*.npz with images and labels is needed.")
     images, labels, names = _arrays(train_file)
     if valid_file is None:
         train, valid = _hold_out(images, labels)

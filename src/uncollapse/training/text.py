@@ -191,17 +191,14 @@ def _first_line(error: Exception) -> str:
 
 def _from_datasets(name: str, path: str, configuration: str | None) -> Corpus:
     rows = load_rows(name, path, configuration, "a text file, or a folder with train.txt and valid.txt,")
-    splits = {
-        split: next((_text_column(rows[key], name) for key in keys if key in rows), None)
-        for split, keys in SPLITS.items()
-    }
-    train, valid, test = splits["train"], splits["valid"], splits["test"]
-    if not train:
-        raise ValueError(f"{name} has the splits {', '.join(rows)}; a split named train with text is needed.")
+    train, valid, test = (next((rows[key] for key in SPLITS[split] if key in rows), None) for split in SPLITS)
+    if train is None:
+        raise ValueError(f"{name} has the splits {', '.join(rows)}; a split named train is needed.")
     if valid is None:
         cut = int(DEFAULT_TRAIN_SHARE * len(train))
-        train, valid = train[:cut], train[cut:]
-    return Corpus(name, train, valid, test)
+        train, valid = train.select(range(cut)), train.select(range(cut, len(train)))
+    last = _text_column(test, name) if test is not None else None
+    return Corpus(name, _text_column(train, name), _text_column(valid, name), last)
 
 
 def _text_column(rows: Any, name: str) -> Split:
