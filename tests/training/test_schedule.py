@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -34,8 +35,8 @@ def test_rises_in_the_warm_up_and_never_again(case):
     warmup = case["warmup"]
     rising, falling = rates[: warmup + 1], rates[warmup:]
     if case["cooldown"] < case["steps"] - warmup:  # otherwise there is no update at the peak
-        assert all(b >= a - rounding for a, b in zip(rising, rising[1:], strict=False))
-    assert all(b <= a + rounding for a, b in zip(falling, falling[1:], strict=False))
+        assert all(b >= a - rounding for a, b in pairwise(rising))
+    assert all(b <= a + rounding for a, b in pairwise(falling))
     assert max(rates) <= case["peak"] + rounding
     assert min(rates) >= min(case["start"], case["floor"]) - rounding
 

@@ -16,7 +16,7 @@ from uncollapse.training.text import Corpus, load_text
 from uncollapse.training.tokenizers import check_vocabulary, load_tokenizer, tokenizer_sha256
 from uncollapse.training.tokens import TokenBlocks, token_data
 
-TEXT = Corpus("example", ("the cat sat\non the mat – né\n" * 40, "the dog ran\n" * 40), ("the end is – new\n" * 30,))
+TEXT = Corpus("example", ("the cat sat\non the mat ß né\n" * 40, "the dog ran\n" * 40), ("the end is ß new\n" * 30,))
 
 
 @given(st.integers(0, 50), st.integers(2, 12))
