@@ -31,13 +31,14 @@ def load_batches(
             return _from_arrays(model, path, sequences)
         if path.suffix in (".jsonl", ".json"):
             return _from_rows(model, _json_lines(path), str(path), tokenizer, sequences, length)
-        return _from_text(model, _read_text(path), str(path), tokenizer, sequences, length)
+        return _from_text(model, read_text(path), str(path), tokenizer, sequences, length)
     if path.suffix or len(path.parts) > 2:
         raise ValueError(f"there is no file {data}.")
     return _from_rows(model, _dataset(data, sequences), data, tokenizer, sequences, length)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, unpacked if its name ends in .xz; a sentence if it is none or empty."""
     try:
         raw = path.read_bytes()
         text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")

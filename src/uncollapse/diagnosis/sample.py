@@ -10,15 +10,24 @@ from transformers import AutoTokenizer, PreTrainedModel
 SEQUENCES, LENGTH = 8, 256
 
 
+def embedded_topics() -> list[str]:
+    """The help topics of this Python, in the order of their names.
+
+    >>> len(embedded_topics()) > 50
+    True
+    """
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]
+
+
 def embedded_text() -> str:
     """All help topics of this Python as one text (about 460,000 characters).
 
     >>> len(embedded_text()) > 100_000
     True
     """
-    from pydoc_data.topics import topics
-
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    return "\n\n".join(embedded_topics())
 
 
 def embedded_bytes(sequences: int, length: int) -> Tensor:

@@ -1,0 +1,87 @@
+"""A cache of folders that is safe to share: two processes at once, a crash in the middle, a damaged file.
+
+An entry is a folder named by its key. It is written under a temporary name and renamed when it is complete, with
+`meta.json` (names, sizes and sha256 of its files) in it, and it is checked against that before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+CACHE_VARIABLE = "UNCOLLAPSE_CACHE"
+META = "meta.json"
+
+
+def cache_folder() -> Path:
+    """Where tokenised data is kept: $UNCOLLAPSE_CACHE, or ~/.cache/uncollapse/tokens."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/uncollapse/tokens").expanduser()
+
+
+def cache_key(*parts: str) -> str:
+    """sha256 over the parts; where one part ends and the next begins counts.
+
+    >>> cache_key("ab", "c") == cache_key("a", "bc")
+    False
+    """
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def cached_folder(key: str, write: Callable[[Path], None]) -> Path:
+    """The folder of `key`; if it is missing or damaged, `write` fills an empty one first.
+
+    Of several processes that ask for the same key one writes and the others wait for it.
+
+    >>> folder = cached_folder(cache_key("example"), lambda new: print(new.joinpath("a.txt").write_text("text")))
+    4
+    >>> cached_folder(cache_key("example"), lambda new: print("not called")) == folder
+    True
+    """
+    root = cache_folder()
+    entry = root / key
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{key}.lock"):
+            if not is_intact(entry):
+                _write_entry(entry, write)
+    except OSError as error:
+        raise ValueError(
+            f"tokenised data cannot be kept in {root} ({error.strerror or error}); "
+            f"set ${CACHE_VARIABLE} to a folder with room that can be written."
+        ) from error
+    return entry
+
+
+def _write_entry(entry: Path, write: Callable[[Path], None]) -> None:
+    """Fill a temporary folder, then put it in the place of the entry; the lock of the entry is held."""
+    new = Path(tempfile.mkdtemp(prefix=f"{entry.name[:16]}-", suffix=".tmp", dir=entry.parent))
+    try:
+        write(new)
+        files = {path.name: _description(path) for path in sorted(new.iterdir())}
+        (new / META).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
+        if entry.exists():
+            shutil.rmtree(entry)
+        new.rename(entry)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def is_intact(entry: Path) -> bool:
+    """Whether the entry is there and every file has the size and sha256 that its meta.json names."""
+    try:
+        files = json.loads((entry / META).read_text(encoding="utf-8"))["files"]
+        return all(_description(entry / name) == description for name, description in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _description(path: Path) -> dict[str, int | str]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
