@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ import uncollapse as uc
 from uncollapse.huggingface.families import query_key_weights
 from uncollapse.huggingface.locater import add_gradient
 
-from .locater_training import KAPPAS, train, weights
+from .locater_training import KAPPAS, train, train_by_hand, weights
 from .models import BUILDERS, build
 
 
@@ -69,6 +71,7 @@ def test_the_gradient_is_the_corrected_formula(seed, kappa_scale, kappa_mean):
 def test_descent_on_the_penalty_alone_ends_below_a_trace_of_one():
     """At tr W = kappa_mean / (kappa_mean + kappa_scale / D), the minimum for matrices of rank D."""
     model = build("bert")
+    model.bert.encoder.layer = model.bert.encoder.layer[:1]
     optimizer = torch.optim.LBFGS([p for p in model.parameters() if p.dim() == 2], line_search_fn="strong_wolfe")
 
     def closure():
@@ -77,7 +80,7 @@ def test_descent_on_the_penalty_alone_ends_below_a_trace_of_one():
         loss.backward()
         return loss
 
-    for _ in range(15):
+    for _ in range(6):
         optimizer.step(closure)
     trace = uc.locater_penalty(model, 0.0, 1.0, reduction="none").sqrt()  # 1 - tr W
     size = 8
@@ -105,11 +108,11 @@ def test_processes_do_not_change_the_result(kind, tmp_path):
         timeout=300,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    two = torch.load(tmp_path / "result.pt", weights_only=True)
-    one = train(tmp_path / "one", 16)
-    same(two["weights"], weights(one.model))
-    for mine, its in zip(two["log"], one.state.log_history, strict=True):
-        assert mine.get("locater/penalty") == pytest.approx(its.get("locater/penalty"), rel=1e-6)
+    if kind == "ddp":
+        one = train(tmp_path / "one", 16).model
+    else:
+        train_by_hand(one := build("llama").train())
+    same(torch.load(tmp_path / "weights.pt", weights_only=True), weights(one))
 
 
 def same(got, wanted):
@@ -175,8 +178,7 @@ def test_short_weights_are_summed_in_float32():
 @pytest.mark.parametrize("clipped", [True, False])
 def test_loss_scaling_is_undone_first(clipped):
     """float16's gradients are scaled by 2^16 until the Trainer clips or, if it does not, until the optimizer steps."""
-    from accelerate.optimizer import AcceleratedOptimizer
-
+    Accelerator(cpu=True)  # its state is asked for by its optimizers
     model = build("bert").float()
     wanted = copy.deepcopy(model)
     add_gradient(wanted, 0.1, 0.2)
@@ -186,12 +188,7 @@ def test_loss_scaling_is_undone_first(clipped):
     if clipped:
         scaler.unscale_(inner)
 
-    class Wrapped:  # AcceleratedOptimizer asks for a running Accelerator
-        optimizer = inner
-
-    wrapped = Wrapped()
-    wrapped.scaler = scaler
-    assert "scaler" in AcceleratedOptimizer.__init__.__code__.co_varnames
+    wrapped = AcceleratedOptimizer(inner, scaler=scaler)
     uc.LocaterCallback(0.1, 0.2).on_pre_optimizer_step(None, None, None, model=model, optimizer=wrapped)
     before = model.bert.encoder.layer[0].attention.self.query.weight.detach().clone()
     scaler.step(inner)
