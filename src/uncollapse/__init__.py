@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from .diagnosis import Observer as Observer
     from .diagnosis import compare_html as compare_html
     from .diagnosis import diagnose as diagnose
+    from .huggingface import LocaterCallback as LocaterCallback
     from .huggingface import convert as convert
     from .huggingface import from_pretrained as from_pretrained
+    from .huggingface import locater_penalty as locater_penalty
     from .huggingface import restore as restore
     from .huggingface import set_alpha as set_alpha
 
@@ -29,6 +31,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "DiagnoseCallback": "diagnosis",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
+    "LocaterCallback": "huggingface",
     "Observer": "diagnosis",
     "ScoreRule": "attention",
     "compare_html": "diagnosis",
@@ -36,6 +39,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "diagnose": "diagnosis",
     "from_pretrained": "huggingface",
     "hopfield_attention": "attention",
+    "locater_penalty": "huggingface",
     "restore": "huggingface",
     "set_alpha": "huggingface",
 }
@@ -46,6 +50,7 @@ __all__ = [
     "DiagnoseCallback",
     "Diagnosis",
     "HiddenState",
+    "LocaterCallback",
     "Observer",
     "ScoreRule",
     "__version__",
@@ -54,6 +59,7 @@ __all__ = [
     "diagnose",
     "from_pretrained",
     "hopfield_attention",
+    "locater_penalty",
     "metrics",
     "restore",
     "set_alpha",

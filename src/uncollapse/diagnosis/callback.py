@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+from uncollapse.huggingface.reporters import Reporters
 
 from .model_pass import Batch, diagnose
 from .result import Diagnosis
@@ -53,7 +54,7 @@ class DiagnoseCallback(TrainerCallback):
         self.report: Diagnosis | None = None
         self.reports: dict[int, Diagnosis] = {}
         self.first_seen: dict[str, int] = {}  # kind of collapse -> step
-        self._reporters: list[TrainerCallback] | None = None
+        self._reporters = Reporters()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Diagnose if it is time to."""
@@ -71,21 +72,9 @@ class DiagnoseCallback(TrainerCallback):
         if state.is_world_process_zero:
             metrics = scalars(self.report) | {"diagnose/seconds": round(time.perf_counter() - began, 3)}
             state.log_history.append({"step": state.global_step, **metrics})
-            for reporter in self._reporting(args, state, control, model):
-                reporter.on_log(args, state, control, logs=dict(metrics), model=model)
+            self._reporters.log(metrics, args, state, control, model)
             self._warn_of_news(state.global_step)
         return self.report
-
-    def _reporting(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module
-    ) -> list[TrainerCallback]:
-        """The reporters that the Trainer itself uses; it hands its own to no callback."""
-        if self._reporters is None:
-            kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
-            self._reporters = [kind() for kind in kinds]
-            for reporter in self._reporters:
-                reporter.on_train_begin(args, state, control, model=model)
-        return self._reporters
 
     def _warn_of_news(self, step: int) -> None:
         assert self.report is not None

@@ -1,5 +1,6 @@
-"""Inherited scores in stock Hugging Face models, without touching their code."""
+"""Inherited scores and LocAteR in stock Hugging Face models, without touching their code."""
 
 from .convert import convert, from_pretrained, restore, set_alpha
+from .locater import LocaterCallback, locater_penalty
 
-__all__ = ["convert", "from_pretrained", "restore", "set_alpha"]
+__all__ = ["LocaterCallback", "convert", "from_pretrained", "locater_penalty", "restore", "set_alpha"]

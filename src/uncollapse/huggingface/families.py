@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 Layout = Literal[
@@ -119,14 +120,34 @@ def query_key_weights(model: PreTrainedModel) -> list[QueryKeyWeights]:
     >>> [tuple(weights.query.shape) for weights in query_key_weights(model)]
     [(2, 4, 8), (2, 4, 8)]
     """
+    return list(each_query_key_weights(model))
+
+
+def each_query_key_weights(model: PreTrainedModel) -> Iterator[QueryKeyWeights]:
+    """The same layer by layer: weights that FSDP2 shards are gathered for one layer at a time, by all processes."""
+    family = _known_family(model)
+    for block in blocks_of(model, family):
+        yield _split(block, family, model.config.num_attention_heads, model.config.hidden_size)
+
+
+def query_key_parameters(model: PreTrainedModel) -> list[tuple[nn.Parameter, ...]]:
+    """The parameters that hold the query and key weights of every layer: two, or one where they are fused."""
+    family = _known_family(model)
+    paths = dict.fromkeys((family.query, family.key))
+    return [
+        tuple(cast(nn.Parameter, _plain(block.get_submodule(path), path).weight) for path in paths)
+        for block in blocks_of(model, family)
+    ]
+
+
+def _known_family(model: PreTrainedModel) -> Family:
     family = family_of(model)
     if family is None:
         raise ValueError(
             f"the query and key weights of model type {model.config.model_type!r} are not known; "
             f"known are {', '.join(FAMILIES)}."
         )
-    heads = model.config.num_attention_heads
-    return [_split(block, family, heads, model.config.hidden_size) for block in blocks_of(model, family)]
+    return family
 
 
 def _plain(module: nn.Module, path: str) -> nn.Linear:
@@ -136,22 +157,37 @@ def _plain(module: nn.Module, path: str) -> nn.Linear:
     linear = cast(nn.Linear, module)
     if not linear.weight.is_floating_point():
         raise ValueError(f"the weight of {path} is stored as {linear.weight.dtype}; dequantise the model first.")
+    if linear.weight.dim() != 2:
+        raise ValueError(
+            f"the weight of {path} is not whole here, as under FSDP1 or ZeRO-3: its shape is "
+            f"{tuple(linear.weight.shape)}; shard with FSDP2 instead."
+        )
     return linear
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or gathered if FSDP2 has sharded it; a gradient goes back to each process's own shard."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _split(block: nn.Module, family: Family, heads: int, width: int) -> QueryKeyWeights:
     query, key = (_plain(block.get_submodule(path), path) for path in (family.query, family.key))
+    weight, bias = _whole(query.weight), None if query.bias is None else _whole(query.bias)
     if family.layout == "linear":
-        size = query.weight.shape[0] // heads
-        biases = (None if m.bias is None else m.bias.view(-1, size) for m in (query, key))
-        return QueryKeyWeights(query.weight.view(-1, size, width), key.weight.view(-1, size, width), *biases)
+        size = weight.shape[0] // heads
+        key_bias = None if key.bias is None else _whole(key.bias).view(-1, size)
+        return QueryKeyWeights(
+            weight.view(-1, size, width),
+            _whole(key.weight).view(-1, size, width),
+            None if bias is None else bias.view(-1, size),
+            key_bias,
+        )
     size = width // heads
     if family.layout == "fused_conv1d":
-        weight = query.weight.T.view(3, heads, size, width)
-        bias = query.bias.view(3, heads, size)
-        return QueryKeyWeights(weight[0], weight[1], bias[0], bias[1])
-    weight = query.weight.view(heads, 3, size, width)
-    if query.bias is None:
-        return QueryKeyWeights(weight[:, 0], weight[:, 1], None, None)
-    bias = query.bias.view(heads, 3, size)
-    return QueryKeyWeights(weight[:, 0], weight[:, 1], bias[:, 0], bias[:, 1])
+        parts, part_bias = weight.T.view(3, heads, size, width), None if bias is None else bias.view(3, heads, size)
+    else:
+        parts = weight.view(heads, 3, size, width).transpose(0, 1)
+        part_bias = None if bias is None else bias.view(heads, 3, size).transpose(0, 1)
+    if part_bias is None:
+        return QueryKeyWeights(parts[0], parts[1], None, None)
+    return QueryKeyWeights(parts[0], parts[1], part_bias[0], part_bias[1])

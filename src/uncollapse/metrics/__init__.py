@@ -15,7 +15,7 @@ from .rank import (
     stable_rank,
 )
 from .similarity import Cosines, cosine_mean, cosine_pairs, unit_tokens
-from .spectrum import Spectrum, qk_spectrum, qk_traces
+from .spectrum import Spectrum, qk_scale, qk_spectrum, qk_trace, qk_traces
 
 __all__ = [
     "Cosines",
@@ -32,7 +32,9 @@ __all__ = [
     "norm_inf",
     "position_bins",
     "propagates",
+    "qk_scale",
     "qk_spectrum",
+    "qk_trace",
     "qk_traces",
     "residual",
     "residual_frobenius",

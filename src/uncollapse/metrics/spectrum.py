@@ -35,10 +35,26 @@ def qk_traces(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (tensor(4.), tensor(8.), tensor(8.))
     """
     small = key @ query.mT  # W_K W_Q^T: (..., D, D)
-    trace = (query * key).sum(dim=(-1, -2))
     square = (small * small.mT).sum(dim=(-1, -2))
-    scale = ((query @ query.mT) * (key @ key.mT)).sum(dim=(-1, -2))
-    return trace, square, scale
+    return qk_trace(query, key), square, qk_scale(query, key)
+
+
+def qk_trace(query: Tensor, key: Tensor) -> Tensor:
+    """The trace tr W of W = W_Q^T W_K.
+
+    >>> qk_trace(torch.eye(2, 3), 2 * torch.eye(2, 3))
+    tensor(4.)
+    """
+    return (query * key).sum(dim=(-1, -2))
+
+
+def qk_scale(query: Tensor, key: Tensor) -> Tensor:
+    """The squared size tr W^T W of W = W_Q^T W_K.
+
+    >>> qk_scale(torch.eye(2, 3), 2 * torch.eye(2, 3))
+    tensor(8.)
+    """
+    return ((query @ query.mT) * (key @ key.mT)).sum(dim=(-1, -2))
 
 
 def qk_spectrum(query: Tensor, key: Tensor, softmax_scale: float) -> Spectrum:

@@ -1,0 +1,33 @@
+"""Where a Trainer reports: how a callback sends numbers to TensorBoard, Weights & Biases and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+
+class Reporters:
+    """The kinds of reporters that the Trainer itself uses (`report_to`); it hands its own to no callback."""
+
+    def __init__(self) -> None:
+        self._started: list[TrainerCallback] | None = None
+
+    def log(
+        self,
+        numbers: Mapping[str, float],
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+    ) -> None:
+        """Send numbers at the step where training is; reporters start at the first call."""
+        if self._started is None:
+            kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
+            self._started = [kind() for kind in kinds]
+            for reporter in self._started:
+                reporter.on_train_begin(args, state, control, model=model)
+        for reporter in self._started:
+            reporter.on_log(args, state, control, logs=dict(numbers), model=model)
