@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .huggingface import locater_penalty as locater_penalty
     from .huggingface import restore as restore
     from .huggingface import set_alpha as set_alpha
+    from .training import Recipe as Recipe
+    from .training import Run as Run
+    from .training import train as train
 
 __version__ = "0.1.0"
 
@@ -33,6 +36,8 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "HiddenState": "attention",
     "LocaterCallback": "huggingface",
     "Observer": "diagnosis",
+    "Recipe": "training",
+    "Run": "training",
     "ScoreRule": "attention",
     "compare_html": "diagnosis",
     "convert": "huggingface",
@@ -42,6 +47,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "locater_penalty": "huggingface",
     "restore": "huggingface",
     "set_alpha": "huggingface",
+    "train": "training",
 }
 _ROOMS = ("metrics", "theory")
 
@@ -52,6 +58,8 @@ __all__ = [
     "HiddenState",
     "LocaterCallback",
     "Observer",
+    "Recipe",
+    "Run",
     "ScoreRule",
     "__version__",
     "compare_html",
@@ -64,6 +72,7 @@ __all__ = [
     "restore",
     "set_alpha",
     "theory",
+    "train",
 ]
 
 

@@ -17,8 +17,8 @@ OWN: list[tuple[str, Any, Any]] = [
     ("resume", bool, option(False, "go on from the last good checkpoint; start where there is none")),
     ("force", bool, option(False, "replace an earlier run in the folder")),
     ("seeds", int | None, option(None, "train seeds 0, 1, ... into OUT/seed-0, OUT/seed-1, ...")),
-    ("print_config", bool, option(False, "print the resolved recipe and train nothing")),
-]
+    ("print_config", str | None, option(None, "print the resolved recipe and train nothing")),
+]  # print_config: jsonargparse hands the bare flag on as an empty text
 
 
 def _settings() -> type[Any]:
@@ -47,7 +47,7 @@ def run(settings: Any) -> int:
         out = Path(source)
     keys = {name: getattr(settings, name) for name in KEYS if name != "name"}
     recipe = resolve(source, **{name: value for name, value in keys.items() if value is not None})
-    if settings.print_config:
+    if settings.print_config is not None:
         print(recipe.to_yaml(), end="")
         return 0
     if settings.seeds is not None and (settings.seeds < 1 or settings.seed is not None):
@@ -60,7 +60,7 @@ def run(settings: Any) -> int:
 
 
 def _train(recipe: Recipe, out: Path, settings: Any) -> list[Any]:
-    from uncollapse.training.train import train, train_seeds
+    from uncollapse.training.run import train, train_seeds
 
     how = {"resume": settings.resume, "force": settings.force}
     if settings.seeds is None:
@@ -71,7 +71,7 @@ def _train(recipe: Recipe, out: Path, settings: Any) -> list[Any]:
 def _report(ended: Any) -> None:
     import sys
 
-    from uncollapse.training.train import first_process
+    from uncollapse.training.run import first_process
 
     if not first_process():
         return

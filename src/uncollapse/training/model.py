@@ -8,7 +8,7 @@ from typing import Any
 
 import transformers
 from torch import nn
-from transformers import BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
+from transformers import AutoConfig, BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
 
 from uncollapse.attention.rule import ScoreRule
 from uncollapse.huggingface import convert, from_pretrained
@@ -27,6 +27,10 @@ def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTra
     0.5
     """
     model = _fresh(recipe, vocabulary, classes) if recipe.model is None else _loaded(recipe, vocabulary, classes)
+    if recipe.task == "language":
+        # Unset for GPT2LMHeadModel and BertLMHeadModel, and then the Trainer counts the first token of a sequence,
+        # which nothing predicts: losses come out (length - 1) / length of what they are.
+        model.loss_type = "ForCausalLM"
     if recipe.probe:
         model.base_model.requires_grad_(False)
         return model
@@ -132,18 +136,26 @@ def _swiglu_width(width: int) -> int:
     return -(-8 * width // (3 * 64)) * 64
 
 
-def _loaded(recipe: Recipe, vocabulary: int, classes: int) -> PreTrainedModel:
-    """The checkpoint, with a new classifier where the classes are others."""
-    path = model_path(str(recipe.model))
+def check_model(recipe: Recipe) -> None:
+    """Say it at once if there is no such checkpoint."""
+    if recipe.model is None:
+        return
+    path = model_path(recipe.model)
     try:
-        model = from_pretrained(path)
-    except OSError as error:
+        AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
         if Path(path).exists():
             raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
         raise ValueError(
             f"there is no folder {path}, and the hub has no such model or cannot be reached; "
             "give --model the path of a folder that save_pretrained wrote."
         ) from error
+
+
+def _loaded(recipe: Recipe, vocabulary: int, classes: int) -> PreTrainedModel:
+    """The checkpoint, with a new classifier where the classes are others."""
+    path = model_path(str(recipe.model))
+    model = from_pretrained(path)
     if recipe.task == "language":
         if model.config.vocab_size < vocabulary:
             raise ValueError(

@@ -72,7 +72,7 @@ class Stopping(TrainerCallback):
             control.should_log = True
         elif asked:
             self.signal = asked
-            control.should_training_stop, control.should_save = True, True
+            control.should_training_stop, control.should_save, control.should_log = True, True, True
             control.should_evaluate = False
 
     def _agreed(self, loss: float, asked: int) -> tuple[float, int]:
@@ -80,8 +80,8 @@ class Stopping(TrainerCallback):
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return loss, asked
         processes = torch.distributed.get_world_size()
-        mine = torch.tensor([loss / processes, 0.0], dtype=torch.float64, device=self.trainer.args.device)
-        torch.distributed.all_reduce(mine)
+        mean = torch.tensor(loss / processes, device=self.trainer.args.device)
+        torch.distributed.all_reduce(mean)
         number = torch.tensor(asked, device=self.trainer.args.device)
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
-        return float(mine[0]), int(number)
+        return float(mean), int(number)

@@ -15,7 +15,7 @@ from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 from .augmentation import Augmentation, Mixup, augment_batch
 from .images import ImageCollator, ImageData, load_images
 from .loss import ImageLoss
-from .model import build_model, model_path
+from .model import build_model, check_model, model_path
 from .recipe import Recipe
 from .text import load_text
 from .tokens import TokenData, token_data
@@ -63,6 +63,7 @@ class Task:
 
 def task_of(recipe: Recipe) -> Task:
     """The task of a recipe, with its data loaded."""
+    check_model(recipe)
     return _language(recipe) if recipe.task == "language" else _images(recipe)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from . import checkpoints
@@ -53,16 +54,27 @@ class RunTrainer(Trainer):
         self.step_loss = self.step_loss.to(loss.device) + loss.detach()
         return loss
 
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Whole batches only, so that every update weighs the same; an evaluation leaves nothing out."""
+        self.args.dataloader_drop_last = True
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.args.dataloader_drop_last = False
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The recipe's schedule."""
         if self.lr_scheduler is None:
             per_epoch = updates_per_epoch(self.recipe, len(self.task.train))  # type: ignore[arg-type]
+            warmup = max(self.recipe.warmup_steps, round(self.recipe.warmup_epochs * per_epoch))
+            warmup = min(warmup, self.updates)  # a recipe may be cut short with --steps
+            cooldown = min(round(self.recipe.cooldown_epochs * per_epoch), self.updates - warmup)
             self.lr_scheduler = learning_rate_schedule(
                 self.optimizer if optimizer is None else optimizer,
                 peak=self.recipe.learning_rate,
                 steps=self.updates,
-                warmup=max(self.recipe.warmup_steps, round(self.recipe.warmup_epochs * per_epoch)),
-                cooldown=round(self.recipe.cooldown_epochs * per_epoch),
+                warmup=warmup,
+                cooldown=cooldown,
                 floor=self.recipe.lowest_rate,
                 start=self.recipe.lowest_rate,
                 shape=self.recipe.schedule,
@@ -162,7 +174,6 @@ def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArgument
         bf16=recipe.precision == "bfloat16",
         gradient_checkpointing=recipe.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if recipe.gradient_checkpointing else None,
-        dataloader_drop_last=True,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
         label_names=["labels"],

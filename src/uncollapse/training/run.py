@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import resource
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import PreTrainedModel, TrainerCallback, set_seed
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from uncollapse import __version__
 from uncollapse.huggingface import LocaterCallback, from_pretrained
@@ -100,12 +102,12 @@ def _train(recipe: Recipe, folder: RunFolder, progress: bool) -> Run:
     task = task_of(recipe)
     model = task.build()
     stopping, clock = Stopping(task.guessing), _clock(recipe, task, folder)
-    trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock, MetricsFile(folder, clock)])
+    trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock])
     trainer.remove_callback(transformers.PrinterCallback)
     stopping.trainer = trainer
-    for callback in _callbacks(recipe, task, folder, trainer.updates, progress):
-        trainer.add_callback(callback)
-    trainer.add_callback(stopping)  # last: it has the last word on saving
+    watching = [MetricsFile(folder, clock), Progress(recipe.name or folder.path.name, progress)]
+    for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
+        trainer.add_callback(callback)  # in this order: numbers before those who write them, stopping with the last word
     checkpoint = _checkpoint(folder, trainer, progress)
     about = {
         "steps": trainer.updates,
@@ -162,7 +164,7 @@ def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
 def _callbacks(
     recipe: Recipe, task: Task, folder: RunFolder, total: int, progress: bool
 ) -> list[TrainerCallback]:
-    found: list[TrainerCallback] = [Progress(recipe.name or folder.path.name, progress)]
+    found: list[TrainerCallback] = []
     if recipe.alpha_warmup:
         rule = rule_of(recipe)
         alpha = rule.alpha if recipe.alpha is None else recipe.alpha
@@ -207,8 +209,6 @@ def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iter
 
 def first_process() -> bool:
     """Whether this is the only process, or the first of those that torchrun started."""
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -227,7 +227,9 @@ def peak_memory() -> int:
 
 @contextlib.contextmanager
 def _quiet_libraries() -> Iterator[None]:
-    """Warnings of the libraries about their own defaults are not the user's concern."""
+    """What the libraries say about their own defaults and files is not the user's concern."""
+    bars = is_progress_bar_enabled()  # type: ignore[no-untyped-call]
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets")}
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -236,3 +238,5 @@ def _quiet_libraries() -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+        if bars:
+            enable_progress_bar()  # type: ignore[no-untyped-call]

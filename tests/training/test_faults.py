@@ -1,0 +1,204 @@
+"""Whatever happens to a run, what it wrote stays whole, and it goes on as if nothing had happened."""
+
+import json
+import resource
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import uncollapse as uc
+from uncollapse.training import checkpoints
+from uncollapse.training.run_folder import RunFolder
+
+from .tiny import KEYS, start
+
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    run = uc.train("quickstart", tmp_path_factory.mktemp("undisturbed") / "run", progress=False, steps=STEPS, **KEYS)
+    assert run.status == "finished"
+    return run.folder
+
+
+def numbers(folder):
+    """The metrics without what depends on the clock."""
+    clock = ("seconds", "tokens_per_second")
+    return [{k: v for k, v in line.items() if k not in clock} for line in RunFolder(folder).metrics()]
+
+
+def same_weights(a, b):
+    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (a, b))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def wait_for(condition, process):
+    for _ in range(1200):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    raise AssertionError("the run did not get that far in a minute")
+
+
+def last_step(folder):
+    lines = RunFolder(folder).metrics()
+    return lines[-1]["step"] if lines else 0
+
+
+@pytest.mark.parametrize("moment", ["in a step", "while saving"])
+def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    process = start(run, steps=STEPS)
+    unfinished = run / "checkpoints" / "checkpoint-9"
+    moments = {
+        "in a step": lambda: last_step(run) >= 8,
+        "while saving": lambda: unfinished.exists() and not (unfinished / "manifest.json").exists(),
+    }
+    wait_for(moments[moment], process)
+    process.kill()
+    process.wait()
+    assert not (run / "model").exists()
+
+    again = uc.train("quickstart", run, resume=True, progress=False, steps=STEPS, **KEYS)
+    assert again.status == "finished"
+    assert same_weights(run, undisturbed)
+    assert numbers(run) == numbers(undisturbed)
+
+
+def test_sigterm_finishes_the_step_saves_and_the_run_goes_on(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    process = start(run, steps=STEPS)
+    wait_for(lambda: last_step(run) >= 4, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "stopped by SIGTERM after step" in said
+    assert "go on with --resume" in said
+    assert "Traceback" not in said
+    newest = checkpoints.newest_first(run / "checkpoints")[0]
+    assert checkpoints.fault(newest) is None
+    assert checkpoints.step_of(newest) == last_step(run) == RunFolder(run).status()["step"]
+    assert RunFolder(run).status()["status"] == "stopped"
+    uc.train("quickstart", run, resume=True, progress=False, steps=STEPS, **KEYS)
+    assert same_weights(run, undisturbed)
+
+
+def test_ctrl_c_does_the_same_and_gives_the_signal_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    run, main = tmp_path / "run", threading.main_thread()
+
+    def press():
+        while last_step(run) < 3:
+            time.sleep(0.02)
+        signal.pthread_kill(main.ident, signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    ended = uc.train("quickstart", run, progress=False, steps=500, **KEYS)
+    thread.join()
+    assert ended.status == "stopped"
+    assert ended.reason.startswith("stopped by SIGINT after step")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def stopped_at_6(undisturbed, tmp_path):
+    """A folder as kill -9 right after step 7 leaves it."""
+    run = tmp_path / "run"
+    uc.train("quickstart", run, progress=False, steps=6, **KEYS | {"schedule": "constant"})
+    for part in ("model", "status.json"):
+        (run / part).rename(tmp_path / part)
+    return run
+
+
+@pytest.mark.parametrize("harm", ["truncated", "corrupted"])
+def test_a_harmed_newest_checkpoint_is_named_and_the_one_before_used(harm, stopped_at_6, capsys):
+    file = stopped_at_6 / "checkpoints" / "checkpoint-6" / "optimizer.pt"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2] if harm == "truncated" else content[:-100] + bytes(100))
+    ended = uc.train("quickstart", stopped_at_6, resume=True, steps=6, **KEYS | {"schedule": "constant"})
+    assert ended.status == "finished"
+    said = capsys.readouterr().err
+    assert "checkpoint-6 is not used: " in said
+    assert "going on from step 3" in said
+
+
+def test_a_full_disk_gets_a_sentence_and_leaves_the_earlier_checkpoints(tmp_path):
+    run = tmp_path / "run"
+    first = uc.train("quickstart", run, progress=False, steps=3, **KEYS | {"schedule": "constant"})
+    assert first.status == "finished"
+    largest = max(file.stat().st_size for file in (run / "checkpoints" / "checkpoint-3").iterdir())
+    keys = KEYS | {"schedule": "constant"}
+    limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest - 1, largest - 1))
+    process = start(run, "--resume", steps=9, preexec_fn=limited, **{k: v for k, v in keys.items() if k not in KEYS})
+    _, said = process.communicate()
+    assert process.returncode == 2, said
+    assert "the checkpoint of step 6 could not be written" in said
+    assert "earlier checkpoints are intact: make room and run again with --resume" in said
+    assert "Traceback" not in said
+    assert [c.name for c in checkpoints.newest_first(run / "checkpoints")] == ["checkpoint-3"]
+    assert checkpoints.fault(run / "checkpoints" / "checkpoint-3") is None
+
+
+def test_a_second_run_into_the_folder_is_refused(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked(), pytest.raises(ValueError, match="another process is training in"):
+        uc.train("quickstart", folder.path, progress=False, steps=2, **KEYS)
+
+
+def test_resume_with_nothing_to_resume_starts(tmp_path):
+    ended = uc.train("quickstart", tmp_path / "run", resume=True, progress=False, steps=2, **KEYS)
+    assert ended.status == "finished"
+    assert ended.metrics[0]["step"] == 1
+
+
+def test_an_earlier_run_is_not_overwritten_unasked(stopped_at_6):
+    with pytest.raises(ValueError, match="holds a run already; pass --resume to go on with it, --force to replace it"):
+        uc.train("quickstart", stopped_at_6, progress=False, steps=6, **KEYS)
+    ended = uc.train("quickstart", stopped_at_6, force=True, progress=False, steps=2, **KEYS)
+    assert [line["step"] for line in ended.metrics] == [1, 2, 2]
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ValueError, match="holds files that are not of a run"):
+        uc.train("quickstart", tmp_path, force=True, progress=False, steps=2, **KEYS)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_resuming_with_another_rate_is_refused(stopped_at_6):
+    with pytest.raises(ValueError, match=r"was begun with learning_rate = 0.002, not 0.1; resume it with the same keys"):
+        uc.train("quickstart", stopped_at_6, resume=True, steps=6, learning_rate=0.1, **KEYS | {"schedule": "constant"})
+
+
+def test_a_finished_run_is_left_as_it_is(undisturbed):
+    before = (undisturbed / "metrics.jsonl").read_text()
+    assert uc.train("quickstart", undisturbed, resume=True, progress=False, steps=STEPS, **KEYS).status == "finished"
+    assert (undisturbed / "metrics.jsonl").read_text() == before
+
+
+def test_a_loss_that_is_lost_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    keys = KEYS | {"schedule": "constant", "warmup_steps": 4, "clip": 0.0}
+    ended = uc.train("quickstart", run, progress=False, steps=60, learning_rate=1e30, lowest_rate=1e-6, **keys)
+    assert ended.status == "diverged"
+    assert "so the run was stopped; the last good checkpoint is" in ended.reason or "no checkpoint" in ended.reason
+    assert last_step(run) < 60
+    assert json.loads((run / "status.json").read_text())["status"] == "diverged"
+    for checkpoint in checkpoints.newest_first(run / "checkpoints"):
+        weights = load_file(checkpoint / "model.safetensors")
+        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+def test_an_exploding_loss_stops_the_run(tmp_path):
+    keys = KEYS | {"schedule": "constant", "warmup_steps": 0, "clip": 0.0, "weight_decay": 0.0}
+    ended = uc.train("quickstart", tmp_path / "run", progress=False, steps=60, learning_rate=30.0, **keys)
+    assert ended.status == "diverged"
+    assert "times the 5.704 of guessing" in ended.reason  # ln 300
