@@ -61,7 +61,9 @@ def cached_folder(key: str, write: Callable[[Path], None]) -> Path:
 
 def _write_entry(entry: Path, write: Callable[[Path], None]) -> None:
     """Fill a temporary folder, then put it in the place of the entry; the lock of the entry is held."""
-    new = Path(tempfile.mkdtemp(prefix=f"{entry.name[:16]}-", suffix=".tmp", dir=entry.parent))
+    for left in entry.parent.glob(f"{entry.name}-*.tmp"):  # of a writer that was killed: the lock is ours
+        shutil.rmtree(left)
+    new = Path(tempfile.mkdtemp(prefix=f"{entry.name}-", suffix=".tmp", dir=entry.parent))
     try:
         write(new)
         files = {path.name: _description(path) for path in sorted(new.iterdir())}
