@@ -62,6 +62,8 @@ class Augmentation(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """The images, each changed at random."""
+        if images.shape[1] != 3 and not isinstance(self.randaugment, nn.Identity):
+            raise ValueError(f"RandAugment changes colours and needs images of 3 channels, got {images.shape[1]}.")
         pixels = (images * self.std + self.mean).clamp_(0.0, 1.0)  # RandAugment's operations are made for [0, 1]
         pixels = self.flip(self._cropped(pixels))
         pixels = self.randaugment(pixels).clamp_(0.0, 1.0)
