@@ -120,5 +120,7 @@ def test_without_kornia_one_sentence(monkeypatch):
 def test_impossible_settings_are_refused():
     with pytest.raises(ValueError, match="crop must be one of pad, resized, none"):
         Augmentation(MEAN, STD, crop="centre")
+    with pytest.raises(ValueError, match="needs images of 3 channels, got 1"):
+        Augmentation((0.5,), (0.5,), randaugment=(2, 9))(torch.zeros(2, 1, 8, 8))
     with pytest.raises(ValueError, match="must not be negative"):
         Mixup(3, mixup_alpha=-1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -86,6 +87,22 @@ def test_two_processes_at_once_write_once_and_both_read_all(tmp_path):
         process.stdin.flush()
     assert [process.communicate(timeout=60)[0] for process in both] == ["20000\n", "20000\n"]
     assert len(list(tmp_path.glob("written-*"))) == 1
+
+
+def test_a_writer_that_is_killed_leaves_nothing_behind_for_long(cache, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    while not list(cache.glob("shared-*.tmp/data")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    assert (cached_folder("shared", write_hello) / "data").read_text() == "hello"
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == ["shared"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):

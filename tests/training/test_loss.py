@@ -84,6 +84,13 @@ def test_accumulation_of_four_is_the_same_update_as_one(tmp_path, mix):
     assert 1.5 < losses[0] < 4.0  # ln 10 = 2.3, not a tenth of it
 
 
+def test_the_trainer_counts_every_entry_of_soft_labels(tmp_path):
+    """Why labels are mixed in the training step and not by the collator."""
+    trainer, _, _ = trained(tmp_path, 1, False)
+    soft = {"labels": torch.full((8, 10), 0.1)}
+    assert int(trainer._get_num_items_in_batch([soft], torch.device("cpu"))) == 80
+
+
 def test_evaluation_reports_the_plain_cross_entropy(tmp_path):
     trainer, _, _ = trained(tmp_path, 1, True)
     reported = trainer.evaluate()["eval_loss"]

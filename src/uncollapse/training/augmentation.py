@@ -30,10 +30,10 @@ class Augmentation(nn.Module):
         mean: by which the images were normalised, for a crop that starts from pixels in [0, 1].
         std: likewise.
         crop: "pad" takes a window of the image's own size after a border of 4 pixels, "resized" a random part (8 % to
-            all of it) brought to size, "none" the image.
+            all of it) of what the collator gave, enlarged to its size again, "none" the image.
         flip: whether to mirror half of the images.
         randaugment: number of operations and magnitude (1 to 29), or None.
-        erasing: probability that a rectangle of an image is set to the mean colour.
+        erasing: probability that a rectangle (2 % to 33 %) of an image is set to the mean colour.
     """
 
     mean: Tensor
@@ -62,6 +62,8 @@ class Augmentation(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """The images, each changed at random."""
+        if images.shape[1] != 3 and not isinstance(self.randaugment, nn.Identity):
+            raise ValueError(f"RandAugment changes colours and needs images of 3 channels, got {images.shape[1]}.")
         pixels = (images * self.std + self.mean).clamp_(0.0, 1.0)  # RandAugment's operations are made for [0, 1]
         pixels = self.flip(self._cropped(pixels))
         pixels = self.randaugment(pixels).clamp_(0.0, 1.0)

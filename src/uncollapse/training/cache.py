@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +60,10 @@ def cached_folder(key: str, write: Callable[[Path], None]) -> Path:
 
 def _write_entry(entry: Path, write: Callable[[Path], None]) -> None:
     """Fill a temporary folder, then put it in the place of the entry; the lock of the entry is held."""
-    new = Path(tempfile.mkdtemp(prefix=f"{entry.name[:16]}-", suffix=".tmp", dir=entry.parent))
+    for left in entry.parent.glob(f"{entry.name}-*.tmp"):  # of a writer that was killed: the lock is ours
+        shutil.rmtree(left)
+    new = entry.with_name(f"{entry.name}-{os.getpid()}.tmp")
+    new.mkdir()  # not mkdtemp, which would hide it from others who share the cache
     try:
         write(new)
         files = {path.name: _description(path) for path in sorted(new.iterdir())}

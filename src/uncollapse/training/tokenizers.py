@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,7 +114,7 @@ def _train_bpe(corpus: Corpus, vocab_size: int | None) -> Any:
 
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(
-        corpus.train, vocab_size, min_frequency=2, show_progress=False, special_tokens=[END_OF_TEXT]
+        corpus.train, vocab_size, min_frequency=2, show_progress=sys.stderr.isatty(), special_tokens=[END_OF_TEXT]
     )
     return tokenizer
 

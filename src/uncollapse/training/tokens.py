@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .cache import cache_key, cached_folder
@@ -115,7 +116,7 @@ def _encode(split: Split, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def _piece_ids(split: Split, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
-    for start in range(0, len(split), PIECES):
+    for start in tqdm(range(0, len(split), PIECES), desc="tokenising", disable=None, leave=False, delay=2.0):
         pieces = list(split[start : start + PIECES])
         # verbose=False: a piece is longer than the model's context, which is no error here
         encoded = tokenizer(pieces, add_special_tokens=False, return_attention_mask=False, verbose=False)
