@@ -15,7 +15,7 @@ import uncollapse as uc
 from uncollapse.training import checkpoints
 from uncollapse.training.run_folder import RunFolder
 
-from .tiny import KEYS, start
+from .tiny import IMAGES, KEYS, start
 
 STEPS = 24
 
@@ -174,8 +174,19 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 
 
 def test_resuming_with_another_rate_is_refused(stopped_at_6):
-    with pytest.raises(ValueError, match=r"was begun with learning_rate = 0.002, not 0.1; resume it with the same keys"):
+    with pytest.raises(
+        ValueError, match=r"was begun with learning_rate = 0.002, not 0.1; resume it with the same keys"
+    ):
         uc.train("quickstart", stopped_at_6, resume=True, steps=6, learning_rate=0.1, **KEYS | {"schedule": "constant"})
+
+
+def test_images_with_augmentation_and_drop_path_go_on_to_the_same_bits(tmp_path):
+    keys = IMAGES | {"crop": True, "mixup": 0.8, "cutmix": 1.0, "drop_path": 0.3, "dropout": 0.1, "save_every": 3}
+    keys |= {"schedule": "constant", "rule": "hopfield", "erasing": 0.25, "randaugment": "2,9"}
+    uc.train(keys, tmp_path / "whole", progress=False, steps=6)
+    uc.train(keys, tmp_path / "parts", progress=False, steps=3)
+    uc.train(keys, tmp_path / "parts", resume=True, progress=False, steps=6)
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_finished_run_is_left_as_it_is(undisturbed):

@@ -76,7 +76,10 @@ def test_a_recipe_survives_its_yaml(tmp_path_factory, alpha_hidden, rate, steps,
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0.0."),
         ({"family": "vit"}, "task language does not go with family vit; images are for vit only."),
         ({"width": 30}, "width must be a multiple of heads, got 30 and 4."),
-        ({"alpha_warmup": 5}, "alpha_warmup raises alpha_hidden from 0, which rule self_attention does not have; use hopfield."),
+        (
+            {"alpha_warmup": 5},
+            "alpha_warmup raises alpha_hidden from 0, which rule self_attention does not have; use hopfield.",
+        ),
     ],
 )
 def test_a_slip_gets_one_sentence(keys, sentence):

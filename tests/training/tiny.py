@@ -22,6 +22,23 @@ KEYS = {
     "warmup_steps": 2,
 }
 
+IMAGES = {
+    "task": "images",
+    "data": "digits",
+    "family": "vit",
+    "image_size": 8,
+    "patch_size": 4,
+    "layers": 2,
+    "heads": 2,
+    "width": 16,
+    "batch_size": 32,
+    "eval_examples": 50,
+    "eval_batch_size": 20,  # two whole batches and a half
+    "diagnose_every": 0,
+    "learning_rate": 3e-3,
+    "beta2": 0.99,
+}
+
 
 def command(out, **keys):
     options = [f"--{name}={value}" for name, value in (KEYS | keys).items()]

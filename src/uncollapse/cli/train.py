@@ -71,7 +71,7 @@ def _train(recipe: Recipe, out: Path, settings: Any) -> list[Any]:
 def _report(ended: Any) -> None:
     import sys
 
-    from uncollapse.training.run import first_process
+    from uncollapse.training.processes import first_process
 
     if not first_process():
         return
@@ -79,7 +79,12 @@ def _report(ended: Any) -> None:
         print(f"uncollapse train: {ended.reason}", file=sys.stderr)
         return
     last = next(line for line in reversed(ended.metrics) if "eval_loss" in line)
-    numbers = {"eval_loss": "loss", "eval_perplexity": "perplexity", "eval_bits_per_byte": "bits per byte", "eval_accuracy": "accuracy"}
+    numbers = {
+        "eval_loss": "loss",
+        "eval_perplexity": "perplexity",
+        "eval_bits_per_byte": "bits per byte",
+        "eval_accuracy": "accuracy",
+    }
     said = ", ".join(f"{word} {last[name]:.4f}" for name, word in numbers.items() if last.get(name) is not None)
     print(f"finished at step {last['step']} after {last['seconds']:.0f} s of training; held out: {said}")
     print(f"run folder: {ended.folder} (look into it with: uncollapse diagnose {ended.folder})")

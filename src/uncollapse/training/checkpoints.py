@@ -55,7 +55,7 @@ def newest_first(folder: Path) -> list[Path]:
 
 def last_good(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, and a sentence for each newer one that does not."""
-    warnings = []
+    warnings: list[str] = []
     for checkpoint in newest_first(folder):
         reason = fault(checkpoint)
         if reason is None:

@@ -114,7 +114,7 @@ def config_of(recipe: Recipe, vocabulary: int, classes: int) -> Any:
         num_attention_heads=recipe.heads,
         hidden_dropout_prob=recipe.dropout,
         attention_probs_dropout_prob=recipe.dropout,
-        num_labels=classes,
+        num_labels=classes,  # type: ignore[call-arg]
     )
 
 
@@ -166,7 +166,8 @@ def _loaded(recipe: Recipe, vocabulary: int, classes: int) -> PreTrainedModel:
     if not hasattr(model, "classifier"):
         raise ValueError(f"{path} holds a {type(model).__name__}, which has no classifier; give an image classifier.")
     if recipe.probe or model.config.num_labels != classes:
-        model.config.num_labels = model.num_labels = classes
+        model.config.num_labels = classes
+        setattr(model, "num_labels", classes)  # noqa: B010 - typed as a module by torch
         model.classifier = nn.Linear(model.config.hidden_size, classes)
     return model
 

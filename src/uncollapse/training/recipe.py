@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -52,7 +52,9 @@ class Recipe:
     drop_path: float = key(0.0, "stochastic depth of the last block, rising from 0 (ViT)")
     residual: bool = key(True, "keep the block's own residual connections (ViT; off: the skip-free nets)")
     # Its attention.
-    rule: Literal["self_attention", "hopfield", "realformer", "revit"] = key("self_attention", "how scores are inherited")
+    rule: Literal["self_attention", "hopfield", "realformer", "revit"] = key(
+        "self_attention", "how scores are inherited"
+    )
     alpha: float | None = key(None, "weight of the visible skip; by default the rule's own")
     alpha_hidden: float = key(0.5, "alpha', the weight of the inherited scores (hopfield)")
     start: Literal["zero", "raw"] = key("zero", "hidden state before layer 1 (hopfield)")
@@ -81,7 +83,7 @@ class Recipe:
     parallel: Literal["ddp", "fsdp"] = key("ddp", "with several processes: copies of the model, or shards (FSDP2)")
     # Images only.
     crop: bool = key(False, "random crops with padding, and flips")
-    randaugment: str | None = key(None, "magnitude and its deviation, such as 9,0.5")
+    randaugment: str | None = key(None, "operations and magnitude (of 30) of RandAugment, such as 2,27")
     erasing: float = key(0.0, "probability of random erasing")
     mixup: float = key(0.0, "Beta parameter of mixup; 0: none")
     cutmix: float = key(0.0, "Beta parameter of CutMix; 0: none")
@@ -114,7 +116,9 @@ class Recipe:
         if (self.task == "images") != (self.family == "vit"):
             raise ValueError(f"task {self.task} does not go with family {self.family}; images are for vit only.")
         if self.alpha_warmup and self.rule != "hopfield":
-            raise ValueError(f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield.")
+            raise ValueError(
+                f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield."
+            )
         if self.probe and (self.model is None or self.task != "images"):
             raise ValueError("probe needs a trained image model: give its folder with --model.")
         if self.model is None and self.width % self.heads:
@@ -155,11 +159,11 @@ class Recipe:
         return text
 
 
-POSITIVE = (
-    ("steps", "vocab_size", "length", "image_size", "patch_size", "examples", "layers", "heads", "kv_heads", "width")
-    + ("mlp_width", "batch_size", "accumulation", "log_every", "eval_every", "eval_examples", "eval_batch_size")
-    + ("save_every", "diagnose_examples")
-)
+POSITIVE = [
+    *("steps", "vocab_size", "length", "image_size", "patch_size", "examples", "layers", "heads", "kv_heads", "width"),
+    *("mlp_width", "batch_size", "accumulation", "log_every", "eval_every", "eval_examples", "eval_batch_size"),
+    *("save_every", "diagnose_examples"),
+]  # at least 1 if set
 KEYS: dict[str, Any] = {f.name: f for f in fields(Recipe)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import shutil
 import signal
@@ -24,6 +23,7 @@ from uncollapse.huggingface import LocaterCallback, from_pretrained
 
 from . import checkpoints
 from .model import rule_of
+from .processes import first_process, join_after_restart
 from .recipe import Recipe, resolve
 from .run_folder import RunFolder
 from .stopping import Stopping
@@ -86,10 +86,14 @@ def train(
     resolved = resolve(recipe, **keys)
     folder = RunFolder(Path(out) if out is not None else Path("runs") / resolved.name)
     with _quiet_libraries(), _ready(folder, resolved, resume, force):
-        if resume and folder.status().get("status") == "finished" and folder.model.is_dir():
-            if folder.status()["step"] >= (resolved.steps or folder.status()["step"]):
-                return Run(folder.path, "finished", "")
+        if resume and _is_finished(folder, resolved):
+            return Run(folder.path, "finished", "")
         return _train(resolved, folder, progress)
+
+
+def _is_finished(folder: RunFolder, recipe: Recipe) -> bool:
+    status = folder.status()
+    return status.get("status") == "finished" and folder.model.is_dir() and status["step"] >= (recipe.steps or 0)
 
 
 def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
@@ -98,6 +102,7 @@ def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
 
 
 def _train(recipe: Recipe, folder: RunFolder, progress: bool) -> Run:
+    join_after_restart()
     set_seed(recipe.seed)
     task = task_of(recipe)
     model = task.build()
@@ -107,7 +112,9 @@ def _train(recipe: Recipe, folder: RunFolder, progress: bool) -> Run:
     stopping.trainer = trainer
     watching = [MetricsFile(folder, clock), Progress(recipe.name or folder.path.name, progress)]
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
-        trainer.add_callback(callback)  # in this order: numbers before those who write them, stopping with the last word
+        trainer.add_callback(
+            callback
+        )  # in this order: numbers before those who write them, stopping with the last word
     checkpoint = _checkpoint(folder, trainer, progress)
     about = {
         "steps": trainer.updates,
@@ -161,9 +168,7 @@ def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
     return Run(folder.path, "finished", "")
 
 
-def _callbacks(
-    recipe: Recipe, task: Task, folder: RunFolder, total: int, progress: bool
-) -> list[TrainerCallback]:
+def _callbacks(recipe: Recipe, task: Task, folder: RunFolder, total: int, progress: bool) -> list[TrainerCallback]:
     found: list[TrainerCallback] = []
     if recipe.alpha_warmup:
         rule = rule_of(recipe)
@@ -207,11 +212,6 @@ def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iter
         yield
 
 
-def first_process() -> bool:
-    """Whether this is the only process, or the first of those that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def _say(trainer: RunTrainer, **status: Any) -> None:
     if trainer.is_world_process_zero():
         trainer.folder.set_status(**status)
@@ -228,7 +228,7 @@ def peak_memory() -> int:
 @contextlib.contextmanager
 def _quiet_libraries() -> Iterator[None]:
     """What the libraries say about their own defaults and files is not the user's concern."""
-    bars = is_progress_bar_enabled()  # type: ignore[no-untyped-call]
+    bars = is_progress_bar_enabled()
     disable_progress_bar()  # type: ignore[no-untyped-call]
     levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets")}
     for name in levels:

@@ -62,7 +62,9 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ValueError(f"another process is training in {self.path}; wait for it, or choose another --out.") from None
+                raise ValueError(
+                    f"another process is training in {self.path}; wait for it, or choose another --out."
+                ) from None
             yield
 
     def begin(self, recipe: Recipe, resume: bool, force: bool) -> None:
@@ -70,7 +72,8 @@ class RunFolder:
         if self.recipe_file.exists() and not resume:
             if not force:
                 raise ValueError(
-                    f"{self.path} holds a run already; pass --resume to go on with it, --force to replace it, or choose another --out."
+                    f"{self.path} holds a run already; pass --resume to go on with it, --force to replace it, "
+                    "or choose another --out."
                 )
             self._clear()
         elif not self.recipe_file.exists() and any(p.name != "lock" for p in self.path.iterdir()):
@@ -85,7 +88,8 @@ class RunFolder:
             before, now = getattr(earlier, name), getattr(recipe, name)
             if before != now and name not in MAY_CHANGE and not (name == "epochs" and recipe.steps):
                 raise ValueError(
-                    f"{self.path} was begun with {name} = {before}, not {now}; resume it with the same keys, or choose another --out."
+                    f"{self.path} was begun with {name} = {before}, not {now}; "
+                    "resume it with the same keys, or choose another --out."
                 )
 
     def _clear(self) -> None:

@@ -110,11 +110,10 @@ def _images(recipe: Recipe) -> Task:
 def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[Batch], Batch] | None:
     augmentation = mixup = None
     if recipe.crop or recipe.randaugment or recipe.erasing:
-        policy = tuple(float(part) for part in recipe.randaugment.split(",")) if recipe.randaugment else None
         augmentation = Augmentation(
             crop="pad" if recipe.crop else "none",
             flip=recipe.crop,
-            randaugment=policy,
+            randaugment=_two_numbers(recipe.randaugment),
             erasing=recipe.erasing,
             mean=data.mean,
             std=data.std,
@@ -124,6 +123,15 @@ def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[Batch],
     if augmentation is None and mixup is None:
         return None
     return lambda batch: augment_batch(batch, augmentation, mixup)
+
+
+def _two_numbers(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+        raise ValueError(f"randaugment must be two whole numbers such as 2,27, got {text!r}.")
+    return int(parts[0]), int(parts[1])
 
 
 def accuracy(predicted: EvalPrediction) -> dict[str, float]:

@@ -23,7 +23,7 @@ from .tasks import Task
 DEFAULT_SAVES = 10  # checkpoints and diagnoses of a run whose recipe says nothing
 
 
-class NotSaved(OSError):
+class NotSavedError(OSError):
     """A checkpoint could not be written; the earlier ones are intact."""
 
 
@@ -70,7 +70,7 @@ class RunTrainer(Trainer):
             warmup = min(warmup, self.updates)  # a recipe may be cut short with --steps
             cooldown = min(round(self.recipe.cooldown_epochs * per_epoch), self.updates - warmup)
             self.lr_scheduler = learning_rate_schedule(
-                self.optimizer if optimizer is None else optimizer,
+                optimizer or self.optimizer,  # type: ignore[arg-type]
                 peak=self.recipe.learning_rate,
                 steps=self.updates,
                 warmup=warmup,
@@ -90,10 +90,10 @@ class RunTrainer(Trainer):
         super().log(kept | self.task.readings(logs), start_time)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        target = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         broken = next((n for n, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
         if broken is not None:
-            raise NotSaved(f"no checkpoint was written at step {self.state.global_step}: {broken} is not finite.")
+            raise NotSavedError(f"no checkpoint was written at step {self.state.global_step}: {broken} is not finite.")
         if self.args.should_save:
             shutil.rmtree(target, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -105,16 +105,23 @@ class RunTrainer(Trainer):
                 checkpoints.rotate(target.parent, trusted=target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(target, ignore_errors=True)
+            if type(error) is RuntimeError and "PytorchStreamWriter" not in str(error):  # not about a file
+                raise
             reason = " ".join(str(error).split())[:200]
-            raise NotSaved(
+            raise NotSavedError(
                 f"the checkpoint of step {self.state.global_step} could not be written ({reason}); "
                 "earlier checkpoints are intact: make room and run again with --resume."
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        # A pickle of the arguments, which nobody reads: the recipe says it all.
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+        """Without the Trainer's pickle of its arguments: the recipe says it all."""
+        folder = Path(output_dir or self.folder.checkpoints)
+        resumable = folder.parent == self.folder.checkpoints
+        # For the hub a ViT is written under older names, which the Trainer's resuming does not translate back.
+        model = self.accelerator.unwrap_model(self.model)
+        model.save_pretrained(folder, state_dict=state_dict, save_original_format=not resumable)
+        if self.args.should_save and self.processing_class is not None:
+            self.processing_class.save_pretrained(folder)
 
 
 NOT_LOGGED = {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"}
@@ -124,7 +131,8 @@ def updates_per_epoch(recipe: Recipe, examples: int) -> int:
     """Whole batches in one pass over the data."""
     if examples < recipe.batch_size:
         raise ValueError(
-            f"the data has {examples:,} examples, which is less than one batch of {recipe.batch_size:,}; lower --batch_size."
+            f"the data has {examples:,} examples, which is less than one batch of {recipe.batch_size:,}; "
+            "lower --batch_size."
         )
     return examples // recipe.batch_size
 
@@ -178,6 +186,8 @@ def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArgument
         remove_unused_columns=False,
         label_names=["labels"],
         disable_tqdm=True,
+        log_level="error",
+        log_level_replica="error",
         report_to=["tensorboard"] if has_tensorboard() else [],
         ddp_find_unused_parameters=False,
         fsdp=recipe.parallel == "fsdp" and processes > 1,  # type: ignore[arg-type]

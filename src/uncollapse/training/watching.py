@@ -52,11 +52,9 @@ class MetricsFile(TrainerCallback):
         self.folder, self.clock = folder, clock
         self._written = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """What a checkpoint brought back is in the file already."""
-        self._written = len(state.log_history)
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """What a checkpoint brought back is in the file already; a diagnosis before the first step is not."""
+        self._written = len(state.log_history) if state.global_step else 0
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """A line of metrics belongs to every checkpoint: the loss since the last line is not part of it."""
@@ -86,16 +84,22 @@ class MetricsFile(TrainerCallback):
 class Progress(TrainerCallback):
     """A bar on a terminal; elsewhere a line at each evaluation."""
 
-    SHOWN = ("loss", "perplexity", "eval_perplexity", "eval_bits_per_byte", "eval_accuracy", "tokens_per_second", "images_per_second")
+    SHOWN = (
+        "loss",
+        "perplexity",
+        "eval_perplexity",
+        "eval_bits_per_byte",
+        "eval_accuracy",
+        "tokens_per_second",
+        "images_per_second",
+    )
 
     def __init__(self, title: str, shown: bool = True) -> None:
         self.title, self.shown = title, shown
         self._bar: tqdm[Any] | None = None
         self._numbers: dict[str, str] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Open the bar."""
         if self.shown and state.is_world_process_zero and sys.stderr.isatty():
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")

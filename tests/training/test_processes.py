@@ -1,0 +1,61 @@
+"""Two processes train as one does, and a run outlives a worker that is killed."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import uncollapse as uc
+from uncollapse.training.run_folder import RunFolder
+
+from .tiny import KEYS, torchrun
+
+STEPS = 6
+PLAIN = KEYS | {"dropout": 0.0, "diagnose_every": 6, "kappa_scale": 0.01}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return uc.train("quickstart", tmp_path_factory.mktemp("alone") / "run", progress=False, steps=STEPS, **PLAIN)
+
+
+def values(folder, name):
+    return [line[name] for line in RunFolder(folder).metrics() if name in line]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_have_the_losses_of_one(parallel, alone, tmp_path):
+    run = tmp_path / "run"
+    process = torchrun(run, steps=STEPS, parallel=parallel, **PLAIN)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said[-3000:]
+    for name in ("loss", "eval_loss", "locater/penalty"):
+        assert values(run, name) == pytest.approx(values(alone.folder, name), abs=1e-5), name
+    ratio = "diagnose/layer_02/residual_ratio"
+    assert values(run, ratio) == pytest.approx(values(alone.folder, ratio), rel=1e-3)
+    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (run, alone.folder))
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=0)  # Adam magnifies rounding at first
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_after_a_worker_is_killed_torchrun_restarts_and_the_run_goes_on(parallel, tmp_path):
+    run = tmp_path / "run"
+    process = torchrun(run, "--resume", restarts=1, steps=40, parallel=parallel, **KEYS | {"examples": 200})
+    for _ in range(2400):
+        if values(run, "loss")[7:]:
+            break
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.05)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    os.kill(int(workers.stdout.split()[-1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said[-3000:]
+    assert "going on from step" in said
+    steps = [line["step"] for line in RunFolder(run).metrics() if "loss" in line]
+    assert steps == list(range(1, 41))
+    assert RunFolder(run).status()["status"] == "finished"
