@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from .huggingface import locater_penalty as locater_penalty
     from .huggingface import restore as restore
     from .huggingface import set_alpha as set_alpha
+    from .training.compare import Comparison as Comparison
+    from .training.compare import compare_runs as compare_runs
 
 __version__ = "0.1.0"
 
 _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
+    "Comparison": "training.compare",
     "DiagnoseCallback": "diagnosis",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
@@ -35,6 +38,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "Observer": "diagnosis",
     "ScoreRule": "attention",
     "compare_html": "diagnosis",
+    "compare_runs": "training.compare",
     "convert": "huggingface",
     "diagnose": "diagnosis",
     "from_pretrained": "huggingface",
@@ -47,6 +51,7 @@ _ROOMS = ("metrics", "theory")
 
 __all__ = [
     "AttentionOnly",
+    "Comparison",
     "DiagnoseCallback",
     "Diagnosis",
     "HiddenState",
@@ -55,6 +60,7 @@ __all__ = [
     "ScoreRule",
     "__version__",
     "compare_html",
+    "compare_runs",
     "convert",
     "diagnose",
     "from_pretrained",

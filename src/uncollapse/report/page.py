@@ -141,6 +141,13 @@ def table_html(table: pd.DataFrame, title: str) -> str:
     )
 
 
+def open_table(table: pd.DataFrame, title: str, aid: str = "") -> str:
+    """A table in sight, its first column being what a row is about."""
+    cells = table.to_html(escape=True, border=0, index=False, classes="named")
+    note = f'<p class="aid">{escape(aid)}</p>' if aid else ""
+    return f'<section class="card"><h2>{escape(title)}</h2><div class="scroll">{cells}</div>{note}</section>'
+
+
 def bullet_list(sentences: Iterable[str], kind: str = "") -> str:
     """Sentences as a list; nothing if there are none."""
     items = "\n".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)

@@ -1,0 +1,1 @@
+"""From a recipe to a run folder, and from run folders to a comparison."""

@@ -1,0 +1,118 @@
+"""What a comparison shows, in words: a difference that the spread of seeds explains is called that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from uncollapse.report.differences import number
+
+from .grouping import Group
+from .measures import COLLAPSE, FEWEST, Measure
+
+OTHER_TEST = ("data", "length", "task")  # keys without which two evaluations are not of the same thing
+
+
+def findings(
+    groups: Sequence[Group], final: pd.DataFrame, measures: Sequence[Measure], differences: pd.DataFrame
+) -> list[str]:
+    """Sentences: the task's first measure, collapse, costs of comparing what differs."""
+    sentences = []
+    first = next((m for m in measures if (final["measure"] == m.key).any()), None)
+    for measure in [*([first] if first else []), *COLLAPSE]:
+        rows = final[final["measure"] == measure.key]
+        if len(rows):
+            sentences.append(_against_first(measure, rows))
+    return [*sentences, *_verdicts(groups), *_cautions(groups, differences)]
+
+
+def missing_runs(groups: Sequence[Group]) -> list[str]:
+    """A sentence a run that is not finished, and one a group without a finished run."""
+    sentences = [
+        f"{run.name} {run.state}; its curves are shown, and it is not in the means of final numbers."
+        for group in groups
+        for run in group.runs
+        if not run.finished
+    ]
+    none = [group.name for group in groups if not group.finished]
+    return [*sentences, *(f"{name} has no finished run, so it has no final numbers." for name in none)]
+
+
+def _against_first(measure: Measure, rows: pd.DataFrame) -> str:
+    """The first group's number, and each other group's difference to it, weighed against the spread of seeds."""
+    base, *others = rows.to_dict("records")
+    words = measure.words[0].upper() + measure.words[1:]
+    parts = [f"{other['group']} {_shown(other)}, {weigh(measure, base, other)}." for other in others]
+    return " ".join([f"{words}: {base['group']} {_shown(base)}.", *parts])
+
+
+def weigh(measure: Measure, base: dict[str, float], other: dict[str, float]) -> str:
+    """What the difference of two groups is worth.
+
+    >>> rows = [{"mean": 1.0, "spread": 0.05, "low": 0.9, "high": 1.1, "seeds": 3} for _ in range(2)]
+    >>> weigh(Measure("eval_loss", "loss"), rows[0], rows[1] | {"mean": 1.02})
+    'within the spread of seeds: 0.02 against a spread of 0.05; no difference shown'
+    """
+    gap = other["mean"] - base["mean"]
+    size = number(abs(gap))
+    if gap == 0:
+        return "no difference"
+    spreads = [row["spread"] for row in (base, other) if not math.isnan(row["spread"])]
+    if not spreads:
+        return f"a difference of {size}; one seed each: no spread is known, so it may be chance"
+    spread = max(spreads)
+    if abs(gap) <= spread:
+        return f"within the spread of seeds: {size} against a spread of {number(spread)}; no difference shown"
+    direction = _direction(measure, gap)
+    start = f"{direction} by {size}, more than the spread of seeds ({number(spread)})"
+    if len(spreads) == 1:
+        return f"{start}, which is known of one side only: the other has one seed"
+    if min(base["seeds"], other["seeds"]) < FEWEST:
+        return f"{start}; fewer than {FEWEST} seeds, so no interval can be given"
+    apart = other["low"] > base["high"] or other["high"] < base["low"]
+    return f"{start}; their bootstrap intervals {'do not overlap' if apart else 'overlap, so it is not certain'}"
+
+
+def _direction(measure: Measure, gap: float) -> str:
+    if measure.higher is None:
+        return "higher" if gap > 0 else "lower"
+    return "better" if (gap > 0) == measure.higher else "worse"
+
+
+def _shown(row: dict[str, float]) -> str:
+    return f"{row['mean']:.4g}"
+
+
+def _verdicts(groups: Sequence[Group]) -> list[str]:
+    """Which groups end in a collapse, by the verdicts of their last diagnoses."""
+    sentences = []
+    seen = False
+    for group in groups:
+        diagnosed = [run for run in group.runs if run.last_diagnosis is not None]
+        seen = seen or bool(diagnosed)
+        kinds: dict[str, int] = {}
+        for run in diagnosed:
+            assert run.last_diagnosis is not None
+            for kind in {verdict.kind for verdict in run.last_diagnosis.verdicts if verdict.is_collapse}:
+                kinds[kind] = kinds.get(kind, 0) + 1
+        sentences += [
+            f"{kind.capitalize()} at the last diagnosis of {count} of {len(diagnosed)} runs of {group.name}."
+            for kind, count in kinds.items()
+        ]
+    return sentences or (["No run ends in a collapse, by its last diagnosis."] if seen else [])
+
+
+def _cautions(groups: Sequence[Group], differences: pd.DataFrame) -> list[str]:
+    """What makes numbers hard to compare."""
+    sentences = []
+    differing = set(differences["key"])
+    other = [key for key in OTHER_TEST if key in differing]
+    if other:
+        sentences.append(f"The recipes differ in {' and '.join(other)}, so evaluations are not of the same data.")
+    steps = {group.name: group.runs[0].recipe.get("steps") for group in groups}
+    if len(set(steps.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in steps.items())
+        sentences.append(f"The budgets differ (steps: {listed}); final numbers are of different lengths of training.")
+    return sentences
