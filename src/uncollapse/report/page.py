@@ -142,10 +142,18 @@ def table_html(table: pd.DataFrame, title: str) -> str:
 
 
 def open_table(table: pd.DataFrame, title: str, aid: str = "") -> str:
-    """A table in sight, its first column being what a row is about."""
-    cells = table.to_html(escape=True, border=0, index=False, classes="named")
+    """A table in sight, its first column being what a row is about; a cell may have several lines."""
+
+    def row(cells: Iterable[Any], tag: str) -> str:
+        lines = (escape(str(cell)).replace("\n", "<br>") for cell in cells)
+        return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in lines) + "</tr>"
+
+    body = "".join(row(cells, "td") for cells in table.itertuples(index=False))
     note = f'<p class="aid">{escape(aid)}</p>' if aid else ""
-    return f'<section class="card"><h2>{escape(title)}</h2><div class="scroll">{cells}</div>{note}</section>'
+    return (
+        f'<section class="card"><h2>{escape(title)}</h2><div class="scroll"><table class="named">'
+        f"<thead>{row(table.columns, 'th')}</thead><tbody>{body}</tbody></table></div>{note}</section>"
+    )
 
 
 def bullet_list(sentences: Iterable[str], kind: str = "") -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Literal
 
 import pandas as pd
 
-from . import entropy_violins, rho_map, similarity_violins, training_curves
+from . import entropy_violins, final_strip, rho_map, similarity_violins, training_curves
 from .chart import Chart
 from .comparison_page import entropies_by_layer, similarities
 from .content import Content
 from .diagnosis_page import choice_bar
 from .page import Section, bullet_list, document, menu, open_table, table_html
 from .training_curves import training_curve
+
+LONGEST_TITLE = 90  # characters
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Final:
+    """One measure at the end: its title, the numbers of seeds and their means, as `final_strip` takes them."""
+
+    title: str
+    seeds: pd.DataFrame
+    means: pd.DataFrame
+
+
+@dataclass(frozen=True)
 class RunsContent:
     """A comparison of groups of runs, as tables and words; groups are numbered from 1 in the order of `names`."""
 
@@ -37,8 +49,10 @@ class RunsContent:
     notes: Sequence[str]
     differences: pd.DataFrame
     numbers: pd.DataFrame
+    costs: pd.DataFrame
     numbers_aid: str
     runs: pd.DataFrame
+    final: Mapping[str, Final]
     curves: Mapping[str, Measured]
     layers: Mapping[str, Measured]  # with a column layer
     penalty: Mapping[str, Measured] = field(default_factory=dict)
@@ -50,8 +64,9 @@ def runs_page(content: RunsContent, footer: str) -> str:
     """The HTML of a comparison of runs."""
     depth, heads = _extent(content)
     sections = [
-        Section("Over training", _curves(content, content.curves), layout="pairs", aid=training_curves.AID),
-        Section("Collapse over training", _curves(content, content.layers), layout="pairs", aid=training_curves.AID),
+        Section("At the end of training", _finals(content), layout="columns", aid=final_strip.AID),
+        _over_training("Over training", content, content.curves),
+        _over_training("Collapse over training", content, content.layers),
         Section(
             "How alike are the tokens at the end?",
             similarities([d for d in content.diagnoses if len(d.cosines)]),
@@ -72,14 +87,17 @@ def runs_page(content: RunsContent, footer: str) -> str:
             "pairs",
             rho_map.AID,
         ),
-        Section("LocAteR", _curves(content, content.penalty), layout="pairs", aid=training_curves.AID),
+        _over_training("LocAteR", content, content.penalty),
     ]
     bar = choice_bar(depth, heads, depth, 1) if depth else ""
     choice = {"layer": depth or 1, "head": 1, "tokens": "raw", "scope": "mean"}
     names = content.names
-    title = " against ".join(names) if len(names) < 4 else f"{len(names)} settings compared"
+    title = " against ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(title) > LONGEST_TITLE:
+        title = f"{len(names)} settings compared"
     shown = [section for section in sections if section.charts]
-    rest = table_html(content.runs, f"The runs ({len(content.runs)})")
+    costs = open_table(content.costs, "Time and memory", content.numbers_aid) if len(content.costs) else ""
+    rest = costs + table_html(content.runs, f"The runs ({len(content.runs)})")
     return document(title, _lead(content) + bar, shown, choice, rest, footer)
 
 
@@ -111,22 +129,37 @@ def _lead(content: RunsContent) -> str:
 
 
 def _words(findings: Sequence[str]) -> str:
-    """Sentences with what they are about set off: the words before the first colon."""
-    items = []
+    """Sentences; those about one thing, named before the first colon, stand under its name."""
+    subjects: dict[str, list[str]] = {}
     for sentence in findings:
         subject, colon, rest = sentence.partition(": ")
-        items.append(
-            f"<li><b>{escape(subject)}</b>{colon}{escape(rest)}</li>" if colon else f"<li>{escape(sentence)}</li>"
-        )
+        subjects.setdefault(subject if colon else "", []).append(rest if colon else sentence)
+    items = []
+    for subject, said in subjects.items():
+        if not subject:
+            items += [f"<li>{escape(sentence)}</li>" for sentence in said]
+        elif len(said) == 1:
+            items.append(f"<li><b>{escape(subject)}:</b> {escape(said[0])}</li>")
+        else:
+            items.append(f"<li><b>{escape(subject)}:</b>{bullet_list(said)}</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 
-def _curves(content: RunsContent, measures: Mapping[str, Measured]) -> list[Chart]:
+def _finals(content: RunsContent) -> list[Chart]:
     return [
+        final_strip.final_strip(final.seeds, final.means, name, final.title, content.names)
+        for name, final in content.final.items()
+    ]
+
+
+def _over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
+    charts = [
         training_curve(m.table, name, m.title, content.names, logarithmic=m.logarithmic, ends=m.ends)
         for name, m in measures.items()
         if len(m.table)
     ]
+    layout: Literal["columns", "pairs"] = "columns" if len(charts) == 3 else "pairs"
+    return Section(title, charts, layout=layout, aid=training_curves.AID)
 
 
 def _maps(content: RunsContent) -> list[Chart]:

@@ -98,5 +98,5 @@ def _y(table: pd.DataFrame, logarithmic: bool, ends: tuple[float, float] | None)
     domain = [low / 1.05, high * 1.05] if logarithmic else [low - room, high + room]
     if ends is not None:
         domain = [min(low, ends[0]), max(high, ends[1])]
-    scale = {"type": "log" if logarithmic else "linear", "domain": domain, "nice": False, "zero": False}
+    scale = {"type": "log", "domain": domain} if logarithmic else {"domain": domain, "nice": False, "zero": False}
     return {"type": "quantitative", "title": None, "scale": scale, "axis": {"tickCount": 5, "format": ".3~g"}}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from uncollapse.report.differences import number
 
 from .grouping import Group
-from .measures import COLLAPSE, FEWEST, Measure
+from .measures import COLLAPSE, FEWEST, Measure, shown
 
 OTHER_TEST = ("data", "length", "task")  # keys without which two evaluations are not of the same thing
 
@@ -24,7 +25,7 @@ def findings(
     for measure in [*([first] if first else []), *COLLAPSE]:
         rows = final[final["measure"] == measure.key]
         if len(rows):
-            sentences.append(_against_first(measure, rows))
+            sentences += _against_first(measure, rows)
     return [*sentences, *_verdicts(groups), *_cautions(groups, differences)]
 
 
@@ -40,15 +41,35 @@ def missing_runs(groups: Sequence[Group]) -> list[str]:
     return [*sentences, *(f"{name} has no finished run, so it has no final numbers." for name in none)]
 
 
-def _against_first(measure: Measure, rows: pd.DataFrame) -> str:
-    """The first group's number, and each other group's difference to it, weighed against the spread of seeds."""
+def _against_first(measure: Measure, rows: pd.DataFrame) -> list[str]:
+    """Each other group's difference to the first one, weighed against the spread of seeds."""
     base, *others = rows.to_dict("records")
     words = measure.words[0].upper() + measure.words[1:]
-    parts = [f"{other['group']} {_shown(other)}, {weigh(measure, base, other)}." for other in others]
-    return " ".join([f"{words}: {base['group']} {_shown(base)}.", *parts])
+    if not others:
+        return [f"{words}: {base['group']} {shown(base)}."]
+    if len(others) > 1 and all(_within(base, other) for other in others):
+        gap = max(abs(other["mean"] - base["mean"]) for other in others)
+        return [
+            f"{words}: every group is within the spread of seeds of {base['group']} ({shown(base)}): at most "
+            f"{number(gap)} against a spread of {number(max(_spreads(base, *others)))}; no difference shown."
+        ]
+    return [
+        f"{words}: {other['group']} {shown(other)} against {base['group']} {shown(base)}, "
+        f"{weigh(measure, base, other)}."
+        for other in others
+    ]
 
 
-def weigh(measure: Measure, base: dict[str, float], other: dict[str, float]) -> str:
+def _spreads(*rows: Mapping[Hashable, Any]) -> list[float]:
+    return [row["spread"] for row in rows if not math.isnan(row["spread"])]
+
+
+def _within(base: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> bool:
+    """Whether the larger spread of two groups explains their difference."""
+    return bool(abs(other["mean"] - base["mean"]) <= max(_spreads(base, other), default=-1.0))
+
+
+def weigh(measure: Measure, base: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> str:
     """What the difference of two groups is worth.
 
     >>> rows = [{"mean": 1.0, "spread": 0.05, "low": 0.9, "high": 1.1, "seeds": 3} for _ in range(2)]
@@ -59,11 +80,11 @@ def weigh(measure: Measure, base: dict[str, float], other: dict[str, float]) -> 
     size = number(abs(gap))
     if gap == 0:
         return "no difference"
-    spreads = [row["spread"] for row in (base, other) if not math.isnan(row["spread"])]
+    spreads = _spreads(base, other)
     if not spreads:
         return f"a difference of {size}; one seed each: no spread is known, so it may be chance"
     spread = max(spreads)
-    if abs(gap) <= spread:
+    if _within(base, other):
         return f"within the spread of seeds: {size} against a spread of {number(spread)}; no difference shown"
     direction = _direction(measure, gap)
     start = f"{direction} by {size}, more than the spread of seeds ({number(spread)})"
@@ -79,10 +100,6 @@ def _direction(measure: Measure, gap: float) -> str:
     if measure.higher is None:
         return "higher" if gap > 0 else "lower"
     return "better" if (gap > 0) == measure.higher else "worse"
-
-
-def _shown(row: dict[str, float]) -> str:
-    return f"{row['mean']:.4g}"
 
 
 def _verdicts(groups: Sequence[Group]) -> list[str]:

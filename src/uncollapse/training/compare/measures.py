@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,12 @@ COLLAPSE = (
     Measure("cosine_mean", "mean cosine of tokens in the last layer"),
     Measure("entropy_normalised", "normalised entropy, mean of layers"),
 )
-COSTS = (Measure("seconds", "training time in seconds"), Measure("peak_memory", "peak memory in MB"))
+COSTS = (
+    Measure("seconds", "training time in seconds"),
+    Measure("tokens_per_second", "tokens a second"),
+    Measure("images_per_second", "images a second"),
+    Measure("peak_memory", "peak memory in MB"),
+)
 
 
 def task_measures(task: str, same_tokens: bool) -> list[Measure]:
@@ -96,6 +102,23 @@ def final_table(groups: Sequence[Group], measures: Sequence[Measure]) -> pd.Data
             if values:
                 rows.append((measure.key, measure.words, group.name, *_summary(np.asarray(values)), len(values)))
     return pd.DataFrame(rows, columns=["measure", "words", "group", "mean", "spread", "low", "high", "seeds"])
+
+
+def shown(row: Mapping[Hashable, Any], value: float | None = None) -> str:
+    """The mean, or a value beside it, with the digits that the spread leaves meaning to.
+
+    >>> shown({"mean": 2.96953, "spread": 0.0141})
+    '2.970'
+    >>> shown({"mean": 2.96953, "spread": math.nan})
+    '2.97'
+    """
+    value = row["mean"] if value is None else value
+    spread, mean = row["spread"], abs(row["mean"])
+    if not spread > 0:
+        return f"{value:.4g}"
+    digits = 1 - math.floor(math.log10(spread))
+    most = 4 - (math.floor(math.log10(mean)) if mean > 0 else -4)
+    return f"{value:.{max(0, min(digits, most))}f}"
 
 
 def _summary(values: np.ndarray) -> tuple[float, float, float, float]:

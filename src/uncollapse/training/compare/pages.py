@@ -11,11 +11,11 @@ from uncollapse.diagnosis import Diagnosis
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.report.content import Content
 from uncollapse.report.rho_map import binned
-from uncollapse.report.runs_page import Measured, RunsContent, runs_page, summary_html
+from uncollapse.report.runs_page import Final, Measured, RunsContent, runs_page, summary_html
 from uncollapse.report.training_curves import MEAN
 
 from .grouping import Group
-from .measures import layer_history
+from .measures import COLLAPSE, COSTS, LOSSES, TRAINING, final_value, layer_history
 from .reading import Run
 from .result import interval_words, number_table
 
@@ -58,9 +58,11 @@ def _content(comparison: Comparison, charts: bool = True) -> RunsContent:
         findings=comparison.findings,
         notes=comparison.notes,
         differences=comparison.differences,
-        numbers=number_table(comparison),
+        numbers=number_table(comparison, [*comparison.measures, *COLLAPSE], between="\n"),
+        costs=number_table(comparison, COSTS, between="\n"),
         numbers_aid=interval_words(comparison) if len(comparison.final) else "",
         runs=runs.round({"seconds": 1, "peak memory, MB": 0}),
+        final=_finals(comparison) if charts else {},
         curves=_curves(comparison) if charts else {},
         layers=_layer_curves(groups) if charts else {},
         penalty=_penalty_curves(groups) if charts else {},
@@ -79,6 +81,27 @@ def _about(group: Group) -> str:
     if parameters:
         parts.append(f"{parameters:,} parameters")
     return ", ".join(parts)
+
+
+def _finals(comparison: Comparison) -> dict[str, Final]:
+    """The measures that groups may differ in at the end; losses that say the same in other units are left out."""
+    kept = [m for m in comparison.measures if m not in (TRAINING, *LOSSES)] or list(comparison.measures[:1])
+    numbers = {group.name: n for n, group in enumerate(comparison.groups, start=1)}
+    finals = {}
+    for measure in [*kept, *COLLAPSE]:
+        means = comparison.final[comparison.final["measure"] == measure.key]
+        seeds = [
+            (numbers[group.name], run.name, final_value(run, measure))
+            for group in comparison.groups
+            for run in group.finished
+        ]
+        table = pd.DataFrame(seeds, columns=["report", "run", "value"]).dropna()
+        if len(table):
+            report = means["group"].map(numbers)
+            title = measure.words[0].upper() + measure.words[1:]
+            means = means.assign(report=report)[["report", "mean", "low", "high"]]
+            finals[_id(f"final_{measure.key}")] = Final(title, table, means)
+    return finals
 
 
 def _curves(comparison: Comparison) -> dict[str, Measured]:

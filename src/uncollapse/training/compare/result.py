@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from .findings import findings, missing_runs
 from .grouping import Group, group_runs, recipe_differences, same_tokens
-from .measures import COLLAPSE, COSTS, FEWEST, Measure, final_table, final_value, task_measures
+from .measures import COLLAPSE, COSTS, FEWEST, Measure, final_table, final_value, shown, task_measures
 from .reading import Run, read_runs
 
 OTHER_TOKENS = (
@@ -56,7 +57,12 @@ class Comparison:
         if len(self.differences):
             lines += [self.differences.to_string(index=False), ""]
         if len(self.final):
-            lines += [number_table(self).to_string(index=False), "", interval_words(self), ""]
+            lines += [
+                number_table(self, [*self.measures, *COLLAPSE, *COSTS]).to_string(index=False),
+                "",
+                interval_words(self),
+                "",
+            ]
         return "\n".join([*lines, *(f"- {sentence}" for sentence in (*self.findings, *self.notes))])
 
     __repr__ = __str__
@@ -99,11 +105,12 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
     )
 
 
-def number_table(comparison: Comparison) -> pd.DataFrame:
-    """The final numbers as they are read: a row a measure, a column a group."""
+def number_table(comparison: Comparison, measures: Sequence[Measure], between: str = " ") -> pd.DataFrame:
+    """Final numbers as they are read: a row a measure, a column a group; `between` the mean and its interval."""
     names = [group.name for group in comparison.groups]
-    cells = {(row["words"], row["group"]): _cell(row) for row in comparison.final.to_dict("records")}
-    words = list(dict.fromkeys(comparison.final["words"]))
+    rows = comparison.final[comparison.final["measure"].isin([measure.key for measure in measures])]
+    cells = {(row["words"], row["group"]): _cell(row, between) for row in rows.to_dict("records")}
+    words = list(dict.fromkeys(rows["words"]))
     return pd.DataFrame([[w, *(cells.get((w, n), "none") for n in names)] for w in words], columns=["", *names])
 
 
@@ -118,12 +125,12 @@ def interval_words(comparison: Comparison) -> str:
     return f"{words}."
 
 
-def _cell(row: dict[str, float]) -> str:
-    text = f"{row['mean']:.4g}"
+def _cell(row: Mapping[Hashable, Any], between: str) -> str:
+    text = shown(row)
     if row["spread"] == row["spread"]:
-        text += f" ± {row['spread']:.2g}"
+        text += f" ± {shown(row, row['spread'])}"
     if row["low"] == row["low"]:
-        text += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        text += f"{between}[{shown(row, row['low'])}, {shown(row, row['high'])}]"
     return text
 
 
@@ -150,7 +157,7 @@ def _run_table(groups: Sequence[Group]) -> pd.DataFrame:
     rows = []
     for group in groups:
         for run in group.runs:
-            seconds, memory = (final_value(run, cost) for cost in COSTS)
+            seconds, memory = final_value(run, COSTS[0]), final_value(run, COSTS[-1])
             spent, peak = seconds or float("nan"), memory or float("nan")
             row = (group.name, run.name, run.seed, run.state, run.last_step, spent, peak, run.status.get("parameters"))
             rows.append(row)
