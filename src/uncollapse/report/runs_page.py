@@ -14,7 +14,7 @@ from .chart import Chart
 from .comparison_page import entropies_by_layer, similarities
 from .content import Content
 from .diagnosis_page import choice_bar
-from .page import Section, bullet_list, document, menu, open_table, table_html
+from .page import Section, bullet_list, document, menu, named_rows, open_table, table_html
 from .training_curves import training_curve
 
 LONGEST_TITLE = 90  # characters
@@ -64,7 +64,13 @@ def runs_page(content: RunsContent, footer: str) -> str:
     """The HTML of a comparison of runs."""
     depth, heads = _extent(content)
     sections = [
-        Section("At the end of training", _finals(content), layout="columns", aid=final_strip.AID),
+        Section(
+            "At the end of training",
+            finals := _finals(content),
+            layout=_columns(finals),
+            aid=final_strip.AID,
+            after=named_rows(content.numbers, content.numbers_aid) if len(content.numbers) else "",
+        ),
         _over_training("Over training", content, content.curves),
         _over_training("Collapse over training", content, content.layers),
         Section(
@@ -124,7 +130,6 @@ def _lead(content: RunsContent) -> str:
         f'<div class="reports">{cards}</div>\n'
         f'<section class="card"><h2>What the runs show</h2>{_words(content.findings)}</section>\n{notes}\n'
         f"{differences}\n"
-        f"{open_table(content.numbers, 'Final numbers', content.numbers_aid) if len(content.numbers) else ''}\n"
     )
 
 
@@ -158,8 +163,11 @@ def _over_training(title: str, content: RunsContent, measures: Mapping[str, Meas
         for name, m in measures.items()
         if len(m.table)
     ]
-    layout: Literal["columns", "pairs"] = "columns" if len(charts) == 3 else "pairs"
-    return Section(title, charts, layout=layout, aid=training_curves.AID)
+    return Section(title, charts, layout=_columns(charts), aid=training_curves.AID)
+
+
+def _columns(charts: Sequence[Chart]) -> Literal["columns", "pairs"]:
+    return "columns" if len(charts) == 3 else "pairs"
 
 
 def _maps(content: RunsContent) -> list[Chart]:

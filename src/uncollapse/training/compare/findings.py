@@ -45,16 +45,17 @@ def _against_first(measure: Measure, rows: pd.DataFrame) -> list[str]:
     """Each other group's difference to the first one, weighed against the spread of seeds."""
     base, *others = rows.to_dict("records")
     words = measure.words[0].upper() + measure.words[1:]
+    widest = {"spread": max(_spreads(base, *others), default=math.nan)}  # numbers side by side have like digits
     if not others:
         return [f"{words}: {base['group']} {shown(base)}."]
     if len(others) > 1 and all(_within(base, other) for other in others):
         gap = max(abs(other["mean"] - base["mean"]) for other in others)
         return [
-            f"{words}: every group is within the spread of seeds of {base['group']} ({shown(base)}): at most "
+            f"{words}: every group is within the spread of seeds of {base['group']} ({shown(base | widest)}): at most "
             f"{number(gap)} against a spread of {number(max(_spreads(base, *others)))}; no difference shown."
         ]
     return [
-        f"{words}: {other['group']} {shown(other)} against {base['group']} {shown(base)}, "
+        f"{words}: {other['group']} {shown(other | widest)} against {base['group']} {shown(base | widest)}, "
         f"{weigh(measure, base, other)}."
         for other in others
     ]
