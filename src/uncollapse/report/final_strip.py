@@ -10,7 +10,7 @@ from .chart import Chart, Spec, parameters, series_colour, tooltip, wide
 
 AID = (
     "A dot is a seed, the tick their mean, the bar its 95 % bootstrap interval (three seeds or more). "
-    "Groups whose dots mix are not shown to differ."
+    "Where the dots of two groups mix, no difference is shown."
 )
 
 
