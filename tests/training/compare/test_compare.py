@@ -110,7 +110,7 @@ def test_unfinished_runs_are_named_and_not_in_the_means(tmp_path):
     text = " ".join(comparison.notes)
     assert "plain/seed-3 diverged at step 20 of 40: the loss is not finite since step 20;" in text
     assert "plain/seed-4 is unfinished (it was ended from outside) at step 10 of 40;" in text
-    assert "other was stopped at step 30 of 40: interrupted; its curves are shown" in text
+    assert "other was stopped at step 30 of 40: interrupted; its curves are shown, and it is not in the means." in text
     assert "other has no finished run, so it has no final numbers." in text
     final = comparison.final[comparison.final["measure"] == "eval_loss"]
     assert list(final["group"]) == ["plain"]
@@ -119,6 +119,18 @@ def test_unfinished_runs_are_named_and_not_in_the_means(tmp_path):
     with (plain / "seed-4" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "seed-4 is still training at step 10" in " ".join(uc.compare_runs([plain, other]).notes)
+
+
+def test_a_seed_counts_once_and_an_end_that_is_not_finite_does_not(tmp_path):
+    a = [write_run(tmp_path / f"a-{n}", seed=seed) for n, seed in enumerate((0, 0, 1))]
+    b = write_run(tmp_path / "b", alpha=0.5)
+    with (b / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 40, "eval_loss": null, "eval_bits_per_byte": null}\n')
+    comparison = uc.compare_runs([*a, b])
+    assert "a-1 repeats seed 0 of its group and is not counted again." in comparison.notes
+    assert "b ends with bits per byte and evaluation loss not finite; the means are without it." in comparison.notes
+    final = comparison.final[comparison.final["measure"] == "eval_bits_per_byte"]
+    assert list(zip(final["group"], final["seeds"], strict=True)) == [("a", 2)]
 
 
 def test_other_tokenisers_are_compared_in_bits_per_byte_only(tmp_path):

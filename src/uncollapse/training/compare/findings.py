@@ -12,6 +12,7 @@ from uncollapse.report.differences import number
 
 from .grouping import Group
 from .measures import COLLAPSE, FEWEST, Measure, shown
+from .reading import Run
 
 OTHER_TEST = ("data", "length", "task")  # keys without which two evaluations are not of the same thing
 
@@ -29,16 +30,26 @@ def findings(
     return [*sentences, *_verdicts(groups), *_cautions(groups, differences)]
 
 
-def missing_runs(groups: Sequence[Group]) -> list[str]:
-    """A sentence a run that is not finished, and one a group without a finished run."""
-    sentences = [
-        f"{run.name} {run.state}; its curves are shown, and it is not in the means of final numbers."
-        for group in groups
-        for run in group.runs
-        if not run.finished
-    ]
-    none = [group.name for group in groups if not group.finished]
-    return [*sentences, *(f"{name} has no finished run, so it has no final numbers." for name in none)]
+def missing_runs(groups: Sequence[Group], measures: Sequence[Measure]) -> list[str]:
+    """A sentence for each run that is not in the means, and for each group without a finished run."""
+    sentences = []
+    for group in groups:
+        for run in group.runs:
+            if not run.finished:
+                sentences.append(f"{run.name} {run.state}; its curves are shown, and it is not in the means.")
+            elif run not in group.finished:
+                sentences.append(f"{run.name} repeats seed {run.seed} of its group and is not counted again.")
+            else:
+                lost = [m.words for m in measures if run.final(m.key) is None and _logged(run, m.key)]
+                if lost:
+                    sentences.append(f"{run.name} ends with {' and '.join(lost)} not finite; the means are without it.")
+        if not group.finished:
+            sentences.append(f"{group.name} has no finished run, so it has no final numbers.")
+    return sentences
+
+
+def _logged(run: Run, measure: str) -> bool:
+    return bool((run.metrics["measure"] == measure).any())
 
 
 def _against_first(measure: Measure, rows: pd.DataFrame) -> list[str]:

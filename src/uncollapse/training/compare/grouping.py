@@ -24,8 +24,9 @@ class Group:
 
     @property
     def finished(self) -> list[Run]:
-        """The runs that count in means."""
-        return [run for run in self.runs if run.finished]
+        """The runs that count in means: those that finished, each seed once."""
+        done = [run for run in self.runs if run.finished]
+        return list({run.name if run.seed is None else repr(run.seed): run for run in reversed(done)}.values())[::-1]
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

@@ -140,7 +140,7 @@ def _curve(tables: Sequence[Sequence[pd.DataFrame]], groups: Sequence[Group]) ->
     parts = []
     for number, (group, found) in enumerate(zip(groups, tables, strict=True), start=1):
         by = [column for column in ("layer", "step") if found and column in found[0]]
-        done = [t for t, run in zip(found, group.runs, strict=True) if run.finished and len(t)]
+        done = [t for t, run in zip(found, group.runs, strict=True) if run in group.finished and len(t)]
         if done:
             pooled = pd.concat(done).groupby(by)["value"].agg(["mean", "std"]).reset_index()
             low, high = pooled["mean"] - pooled["std"], pooled["mean"] + pooled["std"]

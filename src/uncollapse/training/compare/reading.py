@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import yaml
 from uncollapse.diagnosis import Diagnosis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tables are not compared
 class Run:
     """One run folder; `metrics` is long: step, measure, value."""
 
@@ -67,9 +68,9 @@ class Run:
         return int(self.metrics["step"].max())
 
     def final(self, measure: str) -> float | None:
-        """The last value of a measure, if it was ever finite."""
-        values = self.metrics.loc[self.metrics["measure"] == measure, "value"].dropna()
-        return None if values.empty else float(values.iloc[-1])
+        """The last value of a measure; None if it was never logged or is not finite."""
+        values = self.metrics.loc[self.metrics["measure"] == measure, "value"]
+        return None if values.empty or not math.isfinite(values.iloc[-1]) else float(values.iloc[-1])
 
     @cached_property
     def diagnoses(self) -> dict[int, Path]:

@@ -84,7 +84,7 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
     groups, together = group_runs(found), same_tokens(found)
     task = found[0].task
     measures = task_measures(task, task != "language" or together)
-    notes = missing_runs(groups)
+    notes = missing_runs(groups, measures)
     if task == "language" and not together:
         if all(run.final(measures[0].key) is None for run in found):
             raise ValueError(
