@@ -73,7 +73,7 @@ def training_curve(
 def _layer(kind: str, only: str, encoding: Spec, **mark: object) -> Spec:
     return {
         "transform": [{"filter": only}],
-        "mark": {"type": kind, "style": "series", "clip": True, **mark},
+        "mark": {"type": kind, "style": "series", **mark},
         "encoding": encoding,
     }
 

@@ -58,7 +58,8 @@ def _against_first(measure: Measure, rows: pd.DataFrame) -> list[str]:
     words = measure.words[0].upper() + measure.words[1:]
     widest = {"spread": max(_spreads(base, *others), default=math.nan)}  # numbers side by side have like digits
     if not others:
-        return [f"{words}: {base['group']} {shown(base)}."]
+        spread = f" ± {shown(base, base['spread'])} over {base['seeds']} seeds" if base["seeds"] > 1 else ""
+        return [f"{words}: {base['group']} {shown(base)}{spread}."]
     if len(others) > 1 and all(_within(base, other) for other in others):
         gap = max(abs(other["mean"] - base["mean"]) for other in others)
         return [

@@ -53,7 +53,8 @@ class Comparison:
         return notebook_view(self)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.runs)} runs, {len(self.groups)} recipes", ""]
+        count = len(self.groups)
+        lines = [f"{len(self.runs)} runs of {count} recipe{'s' if count > 1 else ''}", ""]
         if len(self.differences):
             lines += [self.differences.to_string(index=False), ""]
         if len(self.final):
