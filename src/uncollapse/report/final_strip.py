@@ -19,21 +19,7 @@ def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str,
     colour = series_colour(names)
     if colour:
         colour = {"color": colour["color"] | {"legend": None}}
-    y = {
-        "field": "report",
-        "type": "ordinal",
-        "title": None,
-        "scale": {"domain": list(range(1, len(names) + 1))},
-        "axis": {"labelExpr": "names[datum.value - 1]", "labelLimit": 110, "ticks": False, "domain": False},
-    }
-    values = pd.concat([seeds["value"], means["low"], means["high"]]).dropna()
-    room = 0.06 * (values.max() - values.min()) or 0.02 * abs(values.max()) or 1.0
-    x = {
-        "type": "quantitative",
-        "title": None,
-        "scale": {"domain": [float(values.min() - room), float(values.max() + room)], "nice": False, "zero": False},
-        "axis": {"tickCount": 4, "format": ".4~g"},
-    }
+    x, y = _axes(seeds, means, len(names))
     interval: Spec = {
         "data": {"table": f"{name}-means"},
         "transform": [{"filter": "isValid(datum.low)"}],
@@ -63,3 +49,22 @@ def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str,
     }
     tables = {name: seeds, f"{name}-means": means}
     return Chart(name, wide(spec, height=26 * len(names) + 10), "", tables)
+
+
+def _axes(seeds: pd.DataFrame, means: pd.DataFrame, groups: int) -> tuple[Spec, Spec]:
+    y = {
+        "field": "report",
+        "type": "ordinal",
+        "title": None,
+        "scale": {"domain": list(range(1, groups + 1))},
+        "axis": {"labelExpr": "names[datum.value - 1]", "labelLimit": 110, "ticks": False, "domain": False},
+    }
+    values = pd.concat([seeds["value"], means["low"], means["high"]]).dropna()
+    room = 0.06 * (values.max() - values.min()) or 0.02 * abs(values.max()) or 1.0
+    x = {
+        "type": "quantitative",
+        "title": None,
+        "scale": {"domain": [float(values.min() - room), float(values.max() + room)], "nice": False, "zero": False},
+        "axis": {"tickCount": 4, "format": ".4~g"},
+    }
+    return x, y

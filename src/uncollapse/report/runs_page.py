@@ -63,10 +63,25 @@ class RunsContent:
 def runs_page(content: RunsContent, footer: str) -> str:
     """The HTML of a comparison of runs."""
     depth, heads = _extent(content)
-    sections = [
+    bar = choice_bar(depth, heads, depth, 1) if depth else ""
+    choice = {"layer": depth or 1, "head": 1, "tokens": "raw", "scope": "mean"}
+    names = content.names
+    title = " against ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(title) > LONGEST_TITLE:
+        title = f"{len(names)} settings compared"
+    shown = [section for section in _sections(content) if section.charts]
+    costs = open_table(content.costs, "Time and memory", content.numbers_aid) if len(content.costs) else ""
+    rest = costs + table_html(content.runs, f"The runs ({len(content.runs)})")
+    return document(title, _lead(content) + bar, shown, choice, rest, footer)
+
+
+def _sections(content: RunsContent) -> list[Section]:
+    """All sections; those without charts are not shown."""
+    finals = _finals(content)
+    return [
         Section(
             "At the end of training",
-            finals := _finals(content),
+            finals,
             layout=_columns(finals),
             aid=final_strip.AID,
             after=named_rows(content.numbers, content.numbers_aid) if len(content.numbers) else "",
@@ -95,16 +110,6 @@ def runs_page(content: RunsContent, footer: str) -> str:
         ),
         _over_training("LocAteR", content, content.penalty),
     ]
-    bar = choice_bar(depth, heads, depth, 1) if depth else ""
-    choice = {"layer": depth or 1, "head": 1, "tokens": "raw", "scope": "mean"}
-    names = content.names
-    title = " against ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
-    if len(title) > LONGEST_TITLE:
-        title = f"{len(names)} settings compared"
-    shown = [section for section in sections if section.charts]
-    costs = open_table(content.costs, "Time and memory", content.numbers_aid) if len(content.costs) else ""
-    rest = costs + table_html(content.runs, f"The runs ({len(content.runs)})")
-    return document(title, _lead(content) + bar, shown, choice, rest, footer)
 
 
 def summary_html(content: RunsContent) -> str:

@@ -35,20 +35,30 @@ def training_curve(
     """
     table = table[np.isfinite(table["value"])]
     by_layer = "layer" in table
-    colour = series_colour(names)
-    x = _x(table)
-    y = _y(table, logarithmic, ends)
+    spec = {
+        "title": {"text": {"expr": f"'{title}, layer ' + layer"} if by_layer else title},
+        "data": {"table": name},
+        "params": parameters(names=list(names), **({"layer": 1} if by_layer else {})),
+        "transform": [*([{"filter": "datum.layer == layer"}] if by_layer else []), *series_names(names)],
+        "layer": _layers(table, names, _y(table, logarithmic, ends)),
+    }
+    return Chart(name, wide(spec, height=216), "", {name: table})
+
+
+def _layers(table: pd.DataFrame, names: Sequence[str], y: Spec) -> list[Spec]:
+    """Band, mean, unfinished runs and the crosses at their ends; what has no rows is left out."""
+    colour, x = series_colour(names), _x(table)
     told = [
         *series_tooltip(names),
         {"field": "run", "title": "runs", "type": "nominal"},
         *tooltip(step=whole("step"), value="value", low="less the spread", high="plus the spread"),
     ]
     encoding = {"x": x, "y": {"field": "value", **y}, "tooltip": told, "detail": {"field": "run"}, **colour}
-    band_encoding = {"x": x, "y": {"field": "low", **y}, "y2": {"field": "high"}, **colour}
+    band = {"x": x, "y": {"field": "low", **y}, "y2": {"field": "high"}, **colour}
     points = {"filled": True, "size": 28} if table["step"].nunique() <= FEW else False
     layers: list[Spec] = []
     if table["low"].notna().any():
-        layers.append(_layer("area", "isValid(datum.low)", band_encoding, opacity=0.18, tooltip=None))
+        layers.append(_layer("area", "isValid(datum.low)", band, opacity=0.18, tooltip=None))
     if (table["run"] == MEAN).any():
         layers.append(_layer("line", f"datum.run == '{MEAN}'", encoding, strokeWidth=2, point=points))
     if (table["run"] != MEAN).any():
@@ -60,14 +70,7 @@ def training_curve(
             {"filter": "datum.step == datum.last"},
         ]
         layers.append(cross)
-    spec = {
-        "title": {"text": {"expr": f"'{title}, layer ' + layer"} if by_layer else title},
-        "data": {"table": name},
-        "params": parameters(names=list(names), **({"layer": 1} if by_layer else {})),
-        "transform": [*([{"filter": "datum.layer == layer"}] if by_layer else []), *series_names(names)],
-        "layer": layers,
-    }
-    return Chart(name, wide(spec, height=216), "", {name: table})
+    return layers
 
 
 def _layer(kind: str, only: str, encoding: Spec, **mark: object) -> Spec:
