@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from .training import Recipe as Recipe
     from .training import Run as Run
     from .training import train as train
+    from .training.compare import Comparison as Comparison
+    from .training.compare import compare_runs as compare_runs
 
 __version__ = "0.1.0"
 
 _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
+    "Comparison": "training.compare",
     "DiagnoseCallback": "diagnosis",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
@@ -40,6 +43,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "Run": "training",
     "ScoreRule": "attention",
     "compare_html": "diagnosis",
+    "compare_runs": "training.compare",
     "convert": "huggingface",
     "diagnose": "diagnosis",
     "from_pretrained": "huggingface",
@@ -53,6 +57,7 @@ _ROOMS = ("metrics", "theory")
 
 __all__ = [
     "AttentionOnly",
+    "Comparison",
     "DiagnoseCallback",
     "Diagnosis",
     "HiddenState",
@@ -63,6 +68,7 @@ __all__ = [
     "ScoreRule",
     "__version__",
     "compare_html",
+    "compare_runs",
     "convert",
     "diagnose",
     "from_pretrained",

@@ -11,7 +11,8 @@ TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1)
 
 def test_every_model_gets_a_ratio():
     cells = list(model_cells(TINY, rounds=1, budget=1.0, compile_time=False))
-    works = ["training step", "training step", "generate", "diagnose", "entropy and cosine only", "training step"]
+    step = "training step"
+    works = [step, step, step, "generate", "diagnose", "entropy and cosine only", step]
     assert [cell.work for cell in cells] == works
     for cell in cells:
         assert cell.ratio > 0 or "is not installed" in cell.note

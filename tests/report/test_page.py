@@ -13,7 +13,10 @@ import uncollapse as uc
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
 from uncollapse.report.diagnosis_page import strip
+from uncollapse.report.final_strip import final_strip
+from uncollapse.report.rho_map import binned, rho_map
 from uncollapse.report.similarity_violins import similarity_violins
+from uncollapse.report.training_curves import MEAN, training_curve
 
 from .diagnoses import HOSTILE, diagnosis
 
@@ -132,6 +135,20 @@ def test_every_chart_is_valid_vega_lite():
         alt.Chart.from_dict(chart.alone())  # raises if it does not meet Vega-Lite's schema
         assert chart.aid
         assert "\n" not in chart.aid
+
+
+def test_every_chart_of_runs_is_valid_vega_lite():
+    steps = pd.DataFrame({"report": [1, 1, 2, 2], "run": [MEAN, MEAN, "x", "x"], "step": [1, 2, 1, 2], "value": 1.0})
+    curve = steps.assign(low=[0.5, 0.6, None, None], high=[1.5, 1.6, None, None])
+    means = pd.DataFrame({"report": [1, 2], "mean": 1.0, "low": [0.5, None], "high": [1.5, None]})
+    charts = [
+        training_curve(curve, "loss", "Loss", ["one", "two"]),
+        training_curve(curve.assign(layer=1), "rank", "Rank", ["one"], logarithmic=True),
+        final_strip(steps, means, "final", "Loss", ["one", "two"]),
+        rho_map(binned(diagnosis().propagation.assign(step=1), ["step", "layer", "head"]), "rho", [1]),
+    ]
+    for chart in charts:
+        alt.Chart.from_dict(chart.alone())  # raises if it does not meet Vega-Lite's schema
 
 
 def test_notebook_shows_the_summary_and_a_picture_without_scripts():

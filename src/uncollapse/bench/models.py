@@ -16,6 +16,7 @@ from torch import nn
 
 from uncollapse.diagnosis import diagnose
 from uncollapse.huggingface.convert import convert
+from uncollapse.huggingface.locater import add_gradient
 from uncollapse.metrics import cosine_pairs, entropy
 
 from .attention import SEED
@@ -71,6 +72,7 @@ def duels(size: Size) -> Iterator[Duel]:
     step = "training step"
     gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
     yield Duel(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
+    yield Duel(_cell("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
     images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
     yield Duel(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
     length = size.prompt + size.new_tokens
@@ -102,13 +104,14 @@ def _measure(duel: Duel, size: Size, rounds: int, budget: float) -> Cell:
     return figures(duel.cell, race(run, against, rounds, budget), peak, megabytes(against_peak))
 
 
-def training_step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Run:
-    """Forward, backward, AdamW."""
+def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_step: Run = lambda: None) -> Run:
+    """Forward, backward, AdamW; `before_step` is what a callback does between the last two."""
     optimizer = torch.optim.AdamW(model.parameters())
 
     def run() -> None:
         optimizer.zero_grad()
         loss().backward()  # type: ignore[no-untyped-call]
+        before_step()
         optimizer.step()
 
     return run
@@ -123,6 +126,18 @@ def gpt2_step(size: Size) -> tuple[Run, Run]:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss)
 
     return step(converted), step(stock)
+
+
+def gpt2_locater(size: Size) -> tuple[Run, Run]:
+    """The same model with the penalty's gradient added before each step, as LocaterCallback does."""
+    stock = _gpt2(size).train()
+    regularised = copy.deepcopy(stock)
+    ids = torch.randint(0, 50257, (1, size.tokens))
+
+    def step(model: Any, before_step: Run) -> Run:
+        return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss, before_step)
+
+    return step(regularised, lambda: add_gradient(regularised, 0.01, 0.1)), step(stock, lambda: None)
 
 
 def vit_step(size: Size) -> tuple[Run, Run]:

@@ -12,6 +12,7 @@ from uncollapse import __version__
 COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
     "diagnose": "which layers and heads of a model have collapsed, how badly, and what helps",
     "train": "train a recipe, with inherited scores or LocAteR or without, into a run folder",
+    "compare": "set runs side by side: what differs, what came out, and what seeds explain",
     "reproduce": "compute and draw a figure of the papers, corrected and as printed",
     "demo": "watch tokens collapse with depth, and what keeps them apart",
     "bench": "measure what inherited scores cost against torch's own attention",

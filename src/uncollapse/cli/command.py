@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 def option(default: Any = MISSING, help: str = "", positional: bool = False) -> Any:
-    """A field of a settings dataclass, with its help text."""
+    """A field of a settings dataclass, with its help text; a positional one that is a list takes one or more."""
     return field(default=default, metadata={"help": help, "positional": positional})
 
 
@@ -68,7 +68,9 @@ class Command(Generic[S]):
         hints = get_type_hints(self.settings)
         for setting in fields(self.settings):  # type: ignore[arg-type]
             text = setting.metadata["help"]
-            if setting.metadata["positional"] and setting.default is MISSING:
+            if setting.metadata["positional"] and get_origin(hints[setting.name]) is list:
+                parser.add_argument(setting.name, type=get_args(hints[setting.name])[0], nargs="+", help=text)
+            elif setting.metadata["positional"] and setting.default is MISSING:
                 parser.add_argument(setting.name, type=hints[setting.name], help=text)
             elif setting.metadata["positional"]:
                 parser.add_argument(

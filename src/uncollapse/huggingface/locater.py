@@ -108,7 +108,8 @@ class LocaterCallback(TrainerCallback):
             return
         numbers = {name: value.item() for name, value in self._last.items()}
         logs.update(numbers)
-        state.log_history[-1].update(numbers)
+        if state.log_history:
+            state.log_history[-1].update(numbers)
         if state.is_world_process_zero:
             self._reporters.log(numbers, args, state, control, kwargs["model"])
 
@@ -145,7 +146,8 @@ def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:
 def _each_layer(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -> Iterator[LocaterTerms]:
     for weights in each_query_key_weights(model):
         with torch.autocast(weights.query.device.type, enabled=False):
-            yield _terms(weights, kappa_scale, kappa_mean)
+            terms = _terms(weights, kappa_scale, kappa_mean)
+        yield terms  # outside, so that whoever asks for it keeps its own autocast
 
 
 def _terms(weights: QueryKeyWeights, kappa_scale: float, kappa_mean: float) -> LocaterTerms:

@@ -41,7 +41,7 @@ def comparison_page(contents: Sequence[Content], footer: str) -> str:
         Section("By layer", _lines(contents, names), layout="pairs"),
         Section(
             "How alike are the tokens?",
-            _each(_with_tokens(contents), _similarity, "similarity-violins"),
+            similarities(_with_tokens(contents)),
             menu("tokens", "tokens", KINDS, "raw"),
             "pairs",
             similarity_violins.AID,
@@ -91,8 +91,23 @@ def _lines(contents: Sequence[Content], names: Sequence[str]) -> list[Chart]:
     return [depth_lines(layers, column, names) for column in MEASURES if column in layers]
 
 
-def _similarity(content: Content, name: str) -> Chart:
-    return similarity_violins.similarity_violins(content.cosines, content.layers, content.depth, name)
+def similarities(contents: Sequence[Content]) -> list[Chart]:
+    """Violins of token similarity, one chart a report."""
+
+    def draw(content: Content, name: str) -> Chart:
+        return similarity_violins.similarity_violins(content.cosines, content.layers, content.depth, name)
+
+    return _each(contents, draw, "similarity-violins")
+
+
+def entropies_by_layer(contents: Sequence[Content]) -> list[Chart]:
+    """Violins of entropies by layer, one chart a report, on one axis."""
+    top = max((entropy_violins.top_of(content.entropies) for content in contents), default=0.0)
+
+    def draw(content: Content, name: str) -> Chart:
+        return entropy_violins.entropy_violins(content.entropies, content.depth, top, name)
+
+    return _each(contents, draw, "entropy-violins")
 
 
 def _entropies(contents: Sequence[Content]) -> list[Section]:
@@ -101,13 +116,10 @@ def _entropies(contents: Sequence[Content]) -> list[Section]:
         return []
     top = max(entropy_violins.top_of(content.entropies) for content in measured)
 
-    def by_layer(content: Content, name: str) -> Chart:
-        return entropy_violins.entropy_violins(content.entropies, content.depth, top, name)
-
     def by_head(content: Content, name: str) -> Chart:
         return entropy_violins.head_violins(content.entropies, content.head_count, top, name)
 
-    layers = _each(measured, by_layer, "entropy-violins")
+    layers = entropies_by_layer(measured)
     heads = _each(measured, by_head, "entropy-violins-of-heads")
     return [
         Section("How widely does attention look?", layers, layout="pairs", aid=entropy_violins.AID),

@@ -36,6 +36,7 @@ class Section:
     controls: str = ""  # HTML
     layout: Literal["rows", "pairs", "columns"] = "rows"  # one, two, three beside each other
     aid: str = ""  # how to read all of its charts, where they do not say so themselves
+    after: str = ""  # HTML below the charts
 
     def html(self) -> str:
         """The section without its drawings."""
@@ -43,7 +44,7 @@ class Section:
         aid = f'<p class="aid">{escape(self.aid)}</p>' if self.aid else ""
         return (
             f'<section class="card"><div class="head"><h2>{escape(self.title)}</h2>{self.controls}</div>\n'
-            f'<div class="{self.layout}">\n{figures}\n</div>{aid}</section>'
+            f'<div class="{self.layout}">\n{figures}\n</div>{aid}{self.after}</section>'
         )
 
 
@@ -138,6 +139,26 @@ def table_html(table: pd.DataFrame, title: str) -> str:
     cells = table.to_html(escape=True, border=0, index=False)
     return (
         f'<details class="card numbers"><summary>{escape(title)}</summary><div class="scroll">{cells}</div></details>'
+    )
+
+
+def open_table(table: pd.DataFrame, title: str, aid: str = "") -> str:
+    """A table in sight, on a card of its own."""
+    return f'<section class="card"><h2>{escape(title)}</h2>{named_rows(table, aid)}</section>'
+
+
+def named_rows(table: pd.DataFrame, aid: str = "") -> str:
+    """A table whose first column names its rows; a cell may have several lines."""
+
+    def row(cells: Iterable[Any], tag: str) -> str:
+        lines = (escape(str(cell)).replace("\n", "<br>") for cell in cells)
+        return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in lines) + "</tr>"
+
+    body = "".join(row(cells, "td") for cells in table.itertuples(index=False))
+    note = f'<p class="aid">{escape(aid)}</p>' if aid else ""
+    return (
+        f'<div class="scroll"><table class="named"><thead>{row(table.columns, "th")}</thead>'
+        f"<tbody>{body}</tbody></table></div>{note}"
     )
 
 

@@ -1,0 +1,161 @@
+"""Run folders as they lie on disk: recipe, metrics, status and diagnoses, read and checked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from uncollapse.diagnosis import Diagnosis
+
+
+@dataclass(frozen=True, eq=False)  # tables are not compared
+class Run:
+    """One run folder; `metrics` is long: step, measure, value."""
+
+    folder: Path
+    recipe: Mapping[str, Any]
+    status: Mapping[str, Any]
+    metrics: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """What to call it in a sentence: its folder, with the one above for `seed-0`."""
+        path = self.folder.resolve()
+        return f"{path.parent.name}/{path.name}" if is_seed(path) else path.name
+
+    @property
+    def task(self) -> str:
+        """What was trained: "language" or "images"; a probe is trained on images."""
+        task = str(self.recipe.get("task", "unknown"))
+        return "images" if task == "probe" else task
+
+    @property
+    def seed(self) -> Any:
+        """The seed, as the recipe has it."""
+        return self.recipe.get("seed")
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ran to its end."""
+        return self.status.get("status") == "finished"
+
+    @cached_property
+    def state(self) -> str:
+        """In words: finished, or how far it came and why it ended there."""
+        if self.finished:
+            return "finished"
+        status = self.status.get("status")
+        words = {"diverged": "diverged", "stopped": "was stopped"}.get(str(status), "is unfinished")
+        if status == "running":
+            words = "is still training" if _is_locked(self.folder) else "is unfinished (it was ended from outside)"
+        step, steps = self.status.get("step", self.last_step), self.status.get("steps", self.recipe.get("steps"))
+        reason = str(self.status.get("reason") or "").strip().rstrip(".")
+        return f"{words} at step {step}{f' of {steps}' if steps else ''}{f': {reason}' if reason else ''}"
+
+    @property
+    def last_step(self) -> int:
+        """The last step that metrics speak of."""
+        return int(self.metrics["step"].max())
+
+    def final(self, measure: str) -> float | None:
+        """The last value of a measure; None if it was never logged or is not finite."""
+        values = self.metrics.loc[self.metrics["measure"] == measure, "value"]
+        return None if values.empty or not math.isfinite(values.iloc[-1]) else float(values.iloc[-1])
+
+    @cached_property
+    def diagnoses(self) -> dict[int, Path]:
+        """The saved diagnoses by step."""
+        folders = (self.folder / "diagnosis").glob("step-*")
+        return dict(sorted((int(f.name[5:]), f) for f in folders if (f / "diagnosis.json").is_file()))
+
+    @cached_property
+    def last_diagnosis(self) -> Diagnosis | None:
+        """The diagnosis of the model at the end."""
+        return Diagnosis.load(list(self.diagnoses.values())[-1]) if self.diagnoses else None
+
+
+def is_seed(folder: Path) -> bool:
+    """Whether a folder is one of those that `--seeds` makes."""
+    return folder.name.startswith("seed-")
+
+
+def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """The runs in the folders; one that holds `seed-*` runs stands for those. A run given twice counts once."""
+    found: dict[Path, Run] = {}
+    for given in folders:
+        folder = Path(given)
+        seeds = [] if _is_run(folder) else sorted(f for f in folder.glob("seed-*") if _is_run(f))
+        for run_folder in seeds or [folder]:
+            found.setdefault(run_folder.resolve(), read_run(run_folder))
+    return list(found.values())
+
+
+def read_run(folder: Path) -> Run:
+    """One run folder; what is not one is refused with a sentence."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; give the folder that uncollapse train --out wrote.")
+    if not _is_run(folder):
+        raise ValueError(f"{folder} is no run: it holds neither recipe.yaml nor seed-* folders with one.")
+    try:
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{folder / 'recipe.yaml'} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{folder / 'recipe.yaml'} holds no keys, so {folder} is no run.")
+    file = folder / "status.json"
+    status = _json(file, file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return Run(folder, recipe, status, _metrics(folder))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "recipe.yaml").is_file()
+
+
+def _metrics(folder: Path) -> pd.DataFrame:
+    file = folder / "metrics.jsonl"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    lines = text.split("\n")
+    if lines[-1]:
+        lines.pop()  # a process that ended while it wrote leaves half a line
+    rows: list[tuple[int, str, float]] = []
+    for line in filter(str.strip, lines):
+        entry = _json(file, line)
+        step = int(entry.pop("step", 0))
+        numbers = {n: float("nan") if v is None else v for n, v in entry.items()}
+        rows += [(step, name, float(value)) for name, value in numbers.items() if isinstance(value, int | float)]
+    if not rows:
+        raise ValueError(f"{folder} has no metrics yet (metrics.jsonl is missing or empty); let it train first.")
+    return pd.DataFrame(rows, columns=["step", "measure", "value"])
+
+
+def _json(file: Path, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is damaged: {error}.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} is damaged: it holds something that is no object.")
+    return value
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a process trains in the folder now."""
+    if not (folder / "lock").is_file():
+        return False
+    with (folder / "lock").open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(stream, fcntl.LOCK_UN)
+    return False

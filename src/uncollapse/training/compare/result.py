@@ -1,0 +1,166 @@
+"""Comparison: runs side by side as tables, words and a page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from .findings import findings, missing_runs
+from .grouping import Group, group_runs, recipe_differences, same_tokens
+from .measures import COLLAPSE, COSTS, FEWEST, Measure, final_table, final_value, shown, task_measures
+from .reading import Run, read_runs
+
+OTHER_TOKENS = (
+    "The runs use different tokenisers: a loss or perplexity is per token, and their tokens are not the same. "
+    "They are compared in bits per byte only."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `uc.compare_runs`.
+
+    `final`: a row a measure and group, with mean, spread and interval over the seeds of finished runs; `history`: all
+    metrics of all runs; `differences`: the keys in which recipes differ; `runs`: a row a run with its state;
+    `findings`: what it shows, in words; `notes`: which runs are not finished, and what cannot be compared.
+    """
+
+    groups: Sequence[Group]
+    measures: Sequence[Measure]
+    final: pd.DataFrame
+    history: pd.DataFrame
+    differences: pd.DataFrame
+    runs: pd.DataFrame
+    findings: Sequence[str]
+    notes: Sequence[str]
+
+    def to_html(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write one self-contained page; an earlier page of uncollapse at `path` is replaced, other files refused."""
+        from uncollapse.report.page import write  # charts are loaded when they are drawn
+
+        from .pages import page_of
+
+        return write(page_of(self), path, force)
+
+    def _repr_html_(self) -> str:
+        from .pages import notebook_view
+
+        return notebook_view(self)
+
+    def __str__(self) -> str:
+        count = len(self.groups)
+        lines = [f"{len(self.runs)} runs of {count} recipe{'s' if count > 1 else ''}", ""]
+        if len(self.differences):
+            lines += [self.differences.to_string(index=False), ""]
+        if len(self.final):
+            lines += [
+                number_table(self, [*self.measures, *COLLAPSE, *COSTS]).to_string(index=False),
+                "",
+                interval_words(self),
+                "",
+            ]
+        return "\n".join([*lines, *(f"- {sentence}" for sentence in (*self.findings, *self.notes))])
+
+    __repr__ = __str__
+
+
+def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
+    """Set runs side by side: what differs, what came out, and whether seeds explain the difference.
+
+    Args:
+        runs: run folders that `uncollapse train` wrote; one that holds `seed-*` runs stands for all of them. Runs whose
+            recipes are equal up to the seed are a group, the first of which the others are compared with.
+    """
+    if isinstance(runs, str | os.PathLike):
+        runs = [runs]
+    found = read_runs(runs)
+    if len(found) < 2:
+        raise ValueError(f"there is nothing to compare with: give at least two runs, got {len(found)}.")
+    _check_tasks(found)
+    groups, together = group_runs(found), same_tokens(found)
+    task = found[0].task
+    measures = task_measures(task, task != "language" or together)
+    notes = missing_runs(groups, measures)
+    if task == "language" and not together:
+        if all(run.final(measures[0].key) is None for run in found):
+            raise ValueError(
+                "the runs use different tokenisers and hold no bits per byte, the only number to compare them by."
+            )
+        notes.insert(0, OTHER_TOKENS)
+    differences = recipe_differences(groups)
+    final = final_table(groups, [*measures, *COLLAPSE, *COSTS])
+    return Comparison(
+        groups=groups,
+        measures=measures,
+        final=final,
+        history=_history(groups),
+        differences=differences,
+        runs=_run_table(groups),
+        findings=findings(groups, final, measures, differences),
+        notes=notes,
+    )
+
+
+def number_table(comparison: Comparison, measures: Sequence[Measure], between: str = " ") -> pd.DataFrame:
+    """Final numbers as they are read: a row a measure, a column a group; `between` the mean and its interval."""
+    names = [group.name for group in comparison.groups]
+    rows = comparison.final[comparison.final["measure"].isin([measure.key for measure in measures])]
+    cells = {(row["words"], row["group"]): _cell(row, between) for row in rows.to_dict("records")}
+    words = list(dict.fromkeys(rows["words"]))
+    return pd.DataFrame([[w, *(cells.get((w, n), "none") for n in names)] for w in words], columns=["", *names])
+
+
+def interval_words(comparison: Comparison) -> str:
+    """What the numbers of the table are, and why an interval may be missing."""
+    seeds = comparison.final["seeds"]
+    words = "Mean over the seeds of finished runs ± standard deviation"
+    if (seeds >= FEWEST).any():
+        words += " [95 % bootstrap interval of the mean]"
+    if (seeds < FEWEST).any():
+        words += f"; with fewer than {FEWEST} seeds no interval can be given, with one seed no spread is known"
+    return f"{words}."
+
+
+def _cell(row: Mapping[Hashable, Any], between: str) -> str:
+    text = shown(row)
+    if row["spread"] == row["spread"]:
+        text += f" ± {shown(row, row['spread'])}"
+    if row["low"] == row["low"]:
+        text += f"{between}[{shown(row, row['low'])}, {shown(row, row['high'])}]"
+    return text
+
+
+def _check_tasks(runs: Sequence[Run]) -> None:
+    tasks: dict[str, list[str]] = {}
+    for run in runs:
+        tasks.setdefault(run.task, []).append(run.name)
+    if len(tasks) > 1:
+        listed = "; ".join(f"{task}: {', '.join(names)}" for task, names in tasks.items())
+        raise ValueError(f"the runs have different tasks and cannot be compared ({listed}).")
+
+
+def _history(groups: Sequence[Group]) -> pd.DataFrame:
+    tables = [
+        run.metrics.assign(group=group.name, run=run.name, seed=run.seed, finished=run.finished)
+        for group in groups
+        for run in group.runs
+    ]
+    columns = ["group", "run", "seed", "finished", "step", "measure", "value"]
+    return pd.concat(tables, ignore_index=True)[columns]
+
+
+def _run_table(groups: Sequence[Group]) -> pd.DataFrame:
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            seconds, memory = final_value(run, COSTS[0]), final_value(run, COSTS[-1])
+            spent, peak = seconds or float("nan"), memory or float("nan")
+            row = (group.name, run.name, run.seed, run.state, run.last_step, spent, peak, run.status.get("parameters"))
+            rows.append(row)
+    columns = ["group", "run", "seed", "state", "steps", "seconds", "peak_memory_mb", "parameters"]
+    return pd.DataFrame(rows, columns=columns)
