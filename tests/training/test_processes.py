@@ -33,6 +33,7 @@ def test_two_processes_have_the_losses_of_one(parallel, alone, tmp_path):
     process = torchrun(run, steps=STEPS, parallel=parallel, **PLAIN)
     _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said[-3000:]
+    assert RunFolder(run).status()["sharded"] == (parallel == "fsdp")
     for name in ("loss", "eval_loss", "locater/penalty"):
         assert values(run, name) == pytest.approx(values(alone.folder, name), abs=1e-5), name
     ratio = "diagnose/layer_02/residual_ratio"

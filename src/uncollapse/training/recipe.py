@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, TrainerCallback, set_seed
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -79,7 +80,7 @@ def train(
     >>> import tempfile, uncollapse as uc
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = uc.train("quickstart", folder + "/run", steps=2, layers=1, width=16, heads=2, length=16,
-    ...                    batch_size=2, eval_examples=2, diagnose_every=0)
+    ...                    batch_size=2, eval_examples=2, diagnose_every=0, progress=False)
     ...     run.status, [line["step"] for line in run.metrics]
     ('finished', [2, 2])
     """
@@ -163,7 +164,8 @@ def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
     if trainer.is_world_process_zero():
         shutil.rmtree(folder.model, ignore_errors=True)
         draft.rename(folder.model)
-    _say(trainer, status="finished", **ended)
+    sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
+    _say(trainer, status="finished", processes=trainer.args.world_size, sharded=sharded, **ended)
     trainer.accelerator.wait_for_everyone()
     return Run(folder.path, "finished", "")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -45,6 +46,15 @@ class RunTrainer(Trainer):
             preprocess_logits_for_metrics=task.preprocess_logits,
             **kwargs,
         )
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As always, but shard on CPUs too if asked: accelerate knows FSDP on accelerators only, and says nothing."""
+        super().create_accelerator_and_postprocess()
+        if self.args.fsdp_plugin_args is not None and not self.is_fsdp_enabled:
+            self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            self.accelerator.state.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # from which the former is renewed
+            self.is_fsdp_enabled = True
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One part of an update; augmented here, where random numbers are those a checkpoint brings back."""
@@ -105,7 +115,7 @@ class RunTrainer(Trainer):
                 checkpoints.rotate(target.parent, trusted=target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(target, ignore_errors=True)
-            if type(error) is RuntimeError and "PytorchStreamWriter" not in str(error):  # not about a file
+            if "gloo" in str(error) or "NCCL" in str(error):  # another process has died; this is not about a file
                 raise
             reason = " ".join(str(error).split())[:200]
             raise NotSavedError(
