@@ -164,6 +164,7 @@ def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
     if trainer.is_world_process_zero():
         shutil.rmtree(folder.model, ignore_errors=True)
         draft.rename(folder.model)
+    assert trainer.model is not None
     sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
     _say(trainer, status="finished", processes=trainer.args.world_size, sharded=sharded, **ended)
     trainer.accelerator.wait_for_everyone()
