@@ -166,6 +166,15 @@ def test_an_earlier_run_is_not_overwritten_unasked(stopped_at_6):
     assert [line["step"] for line in ended.metrics] == [1, 2, 2]
 
 
+def test_a_start_that_fails_leaves_everything_as_it_was(stopped_at_6, tmp_path):
+    before = (stopped_at_6 / "metrics.jsonl").read_text()
+    for folder in (stopped_at_6, tmp_path / "new"):
+        with pytest.raises(ValueError, match=r"there is no file or folder absent\.txt"):
+            uc.train("quickstart", folder, force=True, progress=False, steps=6, **KEYS | {"data": "absent.txt"})
+    assert (stopped_at_6 / "metrics.jsonl").read_text() == before
+    assert uc.train("quickstart", tmp_path / "new", progress=False, steps=1, **KEYS).status == "finished"
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="holds files that are not of a run"):

@@ -36,6 +36,7 @@ class Command(Generic[S]):
     example: str
     settings: type[S]
     run: Callable[[S], int]
+    usage: str | None = None  # in place of a line with every option
 
     def main(self, arguments: Sequence[str]) -> int:
         """Parse, run, and turn an error into one sentence and exit code 2 (`--debug` shows the traceback)."""
@@ -59,6 +60,7 @@ class Command(Generic[S]):
         """The jsonargparse parser for this command's settings."""
         parser = ArgumentParser(
             prog=f"uncollapse {self.name}",
+            usage=self.usage,
             description=self.summary,
             epilog=f"example:\n  {self.example}",
             exit_on_error=False,
@@ -83,6 +85,7 @@ class Command(Generic[S]):
                     f"--{setting.name}",
                     type=hints[setting.name],
                     default=setting.default,
+                    metavar=setting.metadata.get("metavar"),
                     help=_with_default(setting, text),
                 )
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import signal
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from uncollapse.training.recipe import KEYS, Recipe, names
 
 from .command import Command, UserError, option
+
+
+def _option(help: str, metavar: str | None = None) -> Any:
+    return field(default=None, metadata={"help": help, "positional": False, "metavar": metavar})
+
 
 OWN: list[tuple[str, Any, Any]] = [
     ("recipe", str, option(help="name of a recipe, YAML file, or run folder", positional=True)),
@@ -17,8 +22,9 @@ OWN: list[tuple[str, Any, Any]] = [
     ("resume", bool, option(False, "go on from the last good checkpoint; start where there is none")),
     ("force", bool, option(False, "replace an earlier run in the folder")),
     ("seeds", int | None, option(None, "train seeds 0, 1, ... into OUT/seed-0, OUT/seed-1, ...")),
-    ("print_config", str | None, option(None, "print the resolved recipe and train nothing")),
-]  # print_config: jsonargparse hands the bare flag on as an empty text
+    # Not a switch, because jsonargparse hands the bare flag on as an empty text.
+    ("print_config", str | None, _option("print the resolved recipe and train nothing", metavar="")),
+]
 
 
 def _settings() -> type[Any]:
@@ -29,8 +35,10 @@ def _settings() -> type[Any]:
         if name != "name":
             hint = hints[name]
             optional = hint if type(None) in get_args(hint) else hint | None
-            help = f"{key.metadata['help']} (default: the recipe's)"
-            keys.append((name, optional, field(default=None, metadata={"help": help, "positional": False})))
+            kind = next(arm for arm in (*get_args(optional), optional) if arm is not type(None))
+            choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else None
+            metavar = "true|false" if kind is bool else choices or kind.__name__.upper()
+            keys.append((name, optional, _option(key.metadata["help"], metavar)))
     return make_dataclass("Settings", [*OWN, *keys], frozen=True)
 
 
@@ -104,4 +112,5 @@ COMMAND = Command(
     example="uncollapse train quickstart --rule hopfield --out runs/hopfield",
     settings=Settings,
     run=run,
+    usage="uncollapse train RECIPE [--out OUT] [--resume] [--force] [--seeds N] [--print_config] [--KEY VALUE ...]",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import resource
 import shutil
 import signal
@@ -86,10 +87,10 @@ def train(
     """
     resolved = resolve(recipe, **keys)
     folder = RunFolder(Path(out) if out is not None else Path("runs") / resolved.name)
-    with _quiet_libraries(), _ready(folder, resolved, resume, force):
+    with _quiet_libraries(), _tensorboard_in(folder.path / "tensorboard"), _ready(folder, resolved, resume, force):
         if resume and _is_finished(folder, resolved):
             return Run(folder.path, "finished", "")
-        return _train(resolved, folder, progress)
+        return _train(resolved, folder, resume, progress)
 
 
 def _is_finished(folder: RunFolder, recipe: Recipe) -> bool:
@@ -102,11 +103,13 @@ def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
     return [train(recipe, out / f"seed-{seed}", seed=seed, **how) for seed in range(seeds)]
 
 
-def _train(recipe: Recipe, folder: RunFolder, progress: bool) -> Run:
+def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool) -> Run:
     join_after_restart()
     set_seed(recipe.seed)
     task = task_of(recipe)
     model = task.build()
+    if first_process():
+        folder.begin(recipe, resume)
     stopping, clock = Stopping(task.guessing), _clock(recipe, task, folder)
     trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock])
     trainer.remove_callback(transformers.PrinterCallback)
@@ -193,6 +196,7 @@ def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> Clock:
 
 def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path | None:
     """Where to go on from; what came after it is cut from the metrics."""
+    trainer.accelerator.wait_for_everyone()
     good, faults = checkpoints.last_good(folder.checkpoints)
     if trainer.is_world_process_zero():
         for sentence in faults:
@@ -209,10 +213,23 @@ def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iter
     """The folder is ours and fits the recipe; of several processes the first sees to it."""
     if first_process():
         with folder.locked():
-            folder.begin(recipe, resume, force)
+            folder.check(recipe, resume, force)
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def _tensorboard_in(path: Path) -> Iterator[None]:
+    """Where tensorboard's files go, if it is installed; a folder that the user has set stays."""
+    name = "TENSORBOARD_LOGGING_DIR"  # read by the Trainer's reporter
+    given = os.environ.get(name)
+    os.environ[name] = given or str(path)
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop(name)
 
 
 def _say(trainer: RunTrainer, **status: Any) -> None:
@@ -233,7 +250,7 @@ def _quiet_libraries() -> Iterator[None]:
     """What the libraries say about their own defaults and files is not the user's concern."""
     bars = is_progress_bar_enabled()
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets")}
+    levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets", "huggingface_hub")}
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:

@@ -67,19 +67,23 @@ class RunFolder:
                 ) from None
             yield
 
-    def begin(self, recipe: Recipe, resume: bool, force: bool) -> None:
-        """Make the folder ready for this recipe, or say why it cannot be."""
-        if self.recipe_file.exists() and not resume:
+    def check(self, recipe: Recipe, resume: bool, force: bool) -> None:
+        """Say why the folder cannot take this recipe, if so; nothing in it is changed."""
+        if self.recipe_file.exists() and resume:
+            self._same_run(recipe)
+        elif self.recipe_file.exists():
             if not force:
                 raise ValueError(
                     f"{self.path} holds a run already; pass --resume to go on with it, --force to replace it, "
                     "or choose another --out."
                 )
-            self._clear()
-        elif not self.recipe_file.exists() and any(p.name != "lock" for p in self.path.iterdir()):
+        elif any(path.name != "lock" for path in self.path.iterdir()):
             raise ValueError(f"{self.path} holds files that are not of a run; choose another --out.")
-        if self.recipe_file.exists():
-            self._same_run(recipe)
+
+    def begin(self, recipe: Recipe, resume: bool) -> None:
+        """Note the recipe, now that its data and model have been found to be there; an earlier run goes."""
+        if not resume:
+            self._clear()
         write(self.recipe_file, recipe.to_yaml())
 
     def _same_run(self, recipe: Recipe) -> None:
