@@ -8,7 +8,7 @@ from .claim import CLAIMS, Claim
 
 MODULES = {
     "hopfield": ("norms", "scores", "lemma_steps", "lemmas", "decay", "discretisation", "similarity", "printed_results", "trained"),
-    "localization": ("softmax", "moments", "lemma1"),
+    "localization": ("softmax", "gradient", "lemma1", "limits", "norms", "entropy", "locater", "trained", "moments"),
 }
 
 
