@@ -50,7 +50,7 @@ def _logs(
 
 
 @claim(
-    "hopfield-theorem5.1-double",
+    "hopfield-theorem51-double",
     "Main text, Theorem 5.1 (Dong et al.), as recalled on the abstract page",
     "The residual of a network of self-attention layers decays doubly exponentially with depth.",
     consequence="Without a skip, self-attention at initialisation loses the tokens within a few layers.",

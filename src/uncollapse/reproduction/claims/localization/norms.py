@@ -233,13 +233,13 @@ def dong_norm(run: Run, direction: Callable[[Tensor], Tensor] = _one_way) -> Evi
 )
 def expressivity(run: Run, shares: tuple[float, ...] = (0.0, 0.5, 0.9, 1.0)) -> Evidence:
     """Two attention layers, W_V = I; eigenvalues with a fixed sum of squares and a mean from 0 to its largest."""
-    draws, random = run.pick(200, 40), generator(run.seed)
+    draws, random = run.pick(200, 80), generator(run.seed)
     kinds = [(tokens, sign) for tokens in ("independent tokens", "random walk") for sign in (1.0, -1.0)]
     logs = torch.zeros(len(kinds), len(shares), draws, dtype=torch.float64)
     for draw in range(draws):
         basis, noise = _spectrum(random)
         models = {
-            "independent tokens": torch.randn(WIDTH, WIDTH, dtype=torch.float64, generator=random),
+            "independent tokens": 0.5 * torch.randn(WIDTH, WIDTH, dtype=torch.float64, generator=random),
             "random walk": 0.35 * random_walks(1, WIDTH, WIDTH, random)[0],
         }
         for a, (tokens, sign) in enumerate(kinds):
@@ -247,8 +247,8 @@ def expressivity(run: Run, shares: tuple[float, ...] = (0.0, 0.5, 0.9, 1.0)) -> 
                 values = sign * share + math.sqrt(1.0 - share**2) * noise
                 logs[a, b, draw] = _left(models[tokens], (basis * values) @ basis.T)
     gain = logs[:, -1] - logs[:, 0]  # (kinds, draws)
-    error = (gain.std(dim=1) / math.sqrt(draws)).max().item()
-    slower = gain.mean(dim=1) > SIGNIFICANT * error
+    errors = gain.std(dim=1) / math.sqrt(draws)
+    slower, error = gain.mean(dim=1) > SIGNIFICANT * errors, errors.max().item()
     names = [f"{tokens}, {'positive' if sign > 0 else 'negative'} trace" for tokens, sign in kinds]
     rows = [(s, logs[a, b].mean().item(), name) for a, name in enumerate(names) for b, s in enumerate(shares)]
     return Evidence(
