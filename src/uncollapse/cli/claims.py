@@ -50,7 +50,10 @@ def run_claims(settings: Settings) -> int:
     print(f"\n{out}: {', '.join(written)}")
     crashed = [row["id"] for row in rows if row["verdict"] == ERROR]
     if crashed:
-        print(f"uncollapse reproduce: {len(crashed)} checks crashed, which is a bug: {', '.join(crashed)}.", file=sys.stderr)
+        print(
+            f"uncollapse reproduce: {len(crashed)} checks crashed, which is a bug: {', '.join(crashed)}.",
+            file=sys.stderr,
+        )
     return 1 if crashed else 0
 
 
@@ -94,7 +97,9 @@ def repository() -> str | None:
     except PackageNotFoundError:  # run from a folder that was never installed
         return None
     named = dict(line.split(", ", 1) for line in addresses if ", " in line)
-    return next((named[name].rstrip("/") for name in ("Repository", "Source", "source", "repository") if name in named), None)
+    return next(
+        (named[name].rstrip("/") for name in ("Repository", "Source", "source", "repository") if name in named), None
+    )
 
 
 def code_link(out: Path) -> Callable[[Mapping[str, Any]], str | None]:

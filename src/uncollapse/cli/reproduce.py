@@ -14,7 +14,6 @@ from typing import Any
 from .command import Command, UserError, option
 from .output import output_folder
 
-
 CLAIMS = "claims"
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from .chart import Chart, Spec
 from .figure_page import Drawing, heading
+from .formula import readable
 
 WIDTH, HEIGHT = 300, 150
 # in the order in which verdicts are shown: what the papers got right comes first
@@ -27,6 +28,7 @@ ROWS = 6  # squares above each other in the overview
 def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
     """The chart of one claim; `plot` has x, y (titles), rows of (x, y, series), kind, log_x, log_y, rule, rule_says."""
     table = pd.DataFrame(plot["rows"], columns=["x", "y", "series"])
+    table["series"] = table["series"].map(readable)
     named = table["x"].map(lambda value: isinstance(value, str)).any()
     if plot["log_y"]:
         table = table[table["y"] > 0]
@@ -38,7 +40,7 @@ def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
     value = _axis("y", plot["y"], plot["log_y"])
     encoding: Spec = {
         "color": colour | {"legend": legend if len(series) > 1 else None},
-        "tooltip": [{"field": name, "title": title or "of"} for name, title in
+        "tooltip": [{"field": name, "title": readable(title) or "of"} for name, title in
                     (("series", "series"), ("x", plot["x"]), ("y", plot["y"]))],
     }  # fmt: skip
     if named:
@@ -77,7 +79,7 @@ def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
 def _axis(field: str, title: str, logarithmic: bool) -> Spec:
     axis: Spec = {"tickCount": 4, "format": "~g"} if not logarithmic else {"tickCount": 4, "format": "~e"}
     scale: Spec = {"type": "log"} if logarithmic else {"zero": False}
-    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    return {"field": field, "type": "quantitative", "title": readable(title), "scale": scale, "axis": axis}
 
 
 def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Drawing:
@@ -99,9 +101,7 @@ def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) 
     chart: Drawing = alt.vconcat(
         *panels,
         spacing=18,
-        title=heading(
-            f"{len(rows)} statements of two papers, each with a computed verdict", "one square a statement"
-        ),
+        title=heading(f"{len(rows)} statements of two papers, each with a computed verdict", "one square a statement"),
     ).configure_view(stroke=None)
     return chart
 
@@ -113,7 +113,9 @@ def _panel(squares: pd.DataFrame, labels: pd.DataFrame, title: str) -> alt.Layer
         "verdict:N",
         sort=list(COLOURS),
         scale=alt.Scale(domain=list(COLOURS)[:-1], range=list(COLOURS.values())[:-1]),
-        legend=alt.Legend(title=None, orient="bottom", labelFontSize=13, symbolType="square", labelLimit=300, columns=5),
+        legend=alt.Legend(
+            title=None, orient="bottom", labelFontSize=13, symbolType="square", labelLimit=300, columns=5
+        ),
     )
     tiles = (
         alt.Chart(squares)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .claims_chart import COLOURS
+from .formula import readable
 
 HEADINGS = {
     "holds": "What holds",
@@ -24,7 +25,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("a_b * `c_d` | <e>"))
     a\\_b \\* `c_d` \\| &lt;e>
     """
-    parts = re.split(r"(`[^`]+`)", text)
+    parts = re.split(r"(`[^`]+`)", readable(text))
     return "".join(part if part.startswith("`") and part.endswith("`") else _escape(part) for part in parts)
 
 
@@ -38,14 +39,17 @@ def claims_markdown(record: Mapping[str, Any], root: str = "../") -> str:
     lines = [
         "# The audit: a computed verdict for every statement",
         "",
-        f"Written by `uncollapse reproduce claims`; do not edit. It holds {len(rows)} statements of two papers. Each has a "
-        "check that computes its verdict from numbers, and a change of the statement or the data that turns the verdict, "
-        "which a test applies. [How to run it and how to add a claim](audit.md).",
+        f"Written by `uncollapse reproduce claims`; do not edit. It holds {len(rows)} statements of two papers. Each "
+        "has a check that computes its verdict from numbers, and a change of the statement or the data that turns "
+        "the verdict, which a test applies. [How to run it and how to add a claim](audit.md).",
         "",
-        *(f"- **{about['authors']}**, *{about['title']}*, {about['venue']}. Read: {about['read']}." for about in papers.values()),
+        *(
+            f"- **{about['authors']}**, *{about['title']}*, {about['venue']}. Read: {about['read']}."
+            for about in papers.values()
+        ),
         "",
-        "Later versions may differ. Both papers got much right, and that comes first. A correction names the slip, gives the "
-        "right form and says what survives.",
+        "Later versions may differ. Both papers got much right, and that comes first. A correction names the slip, "
+        "gives the right form and says what survives.",
         "",
         *count_table(record),
         "",
@@ -85,7 +89,7 @@ def _entry(row: Mapping[str, Any], root: str) -> list[str]:
         lines.append(f"- Right form: {escaped(row['corrected'])}")
     lines += [
         f"- For a user: {escaped(row['consequence'])}",
-        f"- [Check]({root}{check['file']}): `{check['function']}`. With a change, {escaped(row['changed']['says'])}, the "
-        f"verdict is: {row['changed']['verdict']}.",
+        f"- [Check]({root}{check['file']}): `{check['function']}`. With a change, {escaped(row['changed']['says'])}, "
+        f"the verdict is: {row['changed']['verdict']}.",
     ]
     return lines

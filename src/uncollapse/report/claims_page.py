@@ -1,8 +1,7 @@
-"""The page of the audit: an overview, filters, and one card a claim. Takes the record that `reproduce claims` writes."""
+"""The page of the audit: an overview, filters, and one card a claim, from the record of `reproduce claims`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -10,19 +9,11 @@ from typing import Any
 
 from .chart import Chart
 from .claims_chart import COLOURS, claim_chart
+from .formula import formula_html
 from .page import Section, document
 
 Row = Mapping[str, Any]
 VERDICTS = tuple(COLOURS)
-
-
-def words(text: str) -> str:
-    """Plain text as HTML: everything escaped, `names` in backticks as code.
-
-    >>> words("use `<b>` & go")
-    'use <code>&lt;b&gt;</code> &amp; go'
-    """
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 @dataclass(frozen=True)
@@ -71,16 +62,15 @@ def claims_page(record: Mapping[str, Any], link: Callable[[Mapping[str, Any]], s
 
 
 def _lead(record: Mapping[str, Any]) -> str:
-    rows = record["claims"]
+    tiles = "".join(_tiles(record["claims"], paper, about) for paper, about in record["papers"].items())
     return (
-        '<p>Neither paper comes with code, seeds or error bars. Here every statement of theirs that can be checked is put to '
-        "a computation that anyone can run again: <code>uncollapse reproduce claims</code>. No verdict is written down "
-        "anywhere; each follows from numbers, and for each a change of the statement or the data is known that turns it."
-        "</p>\n<p>Both papers got much right, and that comes first. A correction names the slip, gives the right form and "
-        "says what survives.</p>\n"
+        "<p>Neither paper comes with code, seeds or error bars. Here every statement of theirs that can be checked "
+        "is put to a computation that anyone can run again: <code>uncollapse reproduce claims</code>. No verdict is "
+        "written down anywhere; each follows from numbers, and for each a change of the statement or the data is "
+        "known that turns it.</p>\n<p>Both papers got much right, and that comes first. A correction names the slip, "
+        "gives the right form and says what survives.</p>\n"
         f'<p class="about">{_versions(record["papers"])}</p>\n'
-        f'<section class="card overview">{"".join(_tiles(rows, paper, about) for paper, about in record["papers"].items())}'
-        f"</section>\n{_filters(record)}"
+        f'<section class="card overview">{tiles}</section>\n{_filters(record)}'
     )
 
 
@@ -144,18 +134,22 @@ def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str
         figure = f'<figure><div class="chart" id="{escape(chart.name)}"></div>{caption}</figure>'
     id, verdict = escape(row["id"]), escape(row["verdict"])
     terms = [("Found", row["evidence"]), ("Right form", row["corrected"]), ("For a user", row["consequence"])]
-    listed = "".join(f"<dt>{name}</dt><dd>{words(text)}</dd>" for name, text in terms if text)
+    listed = "".join(f"<dt>{name}</dt><dd>{formula_html(text)}</dd>" for name, text in terms if text)
     return (
         f'<article class="card claim" id="{id}" data-paper="{escape(row["paper"])}" data-verdict="{verdict}" '
         f'data-group="{escape(row["paper"])}/{verdict}">'
-        f'<div class="top"><span class="badge">{verdict}</span><span>{escape(row["place"])}</span><a href="#{id}">{id}</a>'
-        f"</div><h3>{words(row['statement'])}</h3>"
+        f'<div class="top"><span class="badge">{verdict}</span><span>{escape(row["place"])}</span>'
+        f'<a href="#{id}">{id}</a></div>'
+        f"<h3>{formula_html(row['statement'])}</h3>"
         f'<div class="both"><dl>{listed}</dl>{figure}</div>{_details(row, link)}</article>'
     )
 
 
 def _details(row: Row, link: Callable[[Mapping[str, Any]], str | None]) -> str:
-    cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(_number(value))}</td></tr>" for name, value in row["numbers"].items())
+    cells = "".join(
+        f"<tr><td>{formula_html(name)}</td><td>{escape(_number(value))}</td></tr>"
+        for name, value in row["numbers"].items()
+    )
     if row["standard_error"] is not None:
         cells += f"<tr><td>standard error</td><td>{escape(_number(row['standard_error']))}</td></tr>"
     check, address = row["check"], link(row["check"])
@@ -163,9 +157,9 @@ def _details(row: Row, link: Callable[[Mapping[str, Any]], str | None]) -> str:
     code = f'<a href="{escape(address)}"><code>{text}</code></a>' if address else f"<code>{text}</code>"
     changed = row["changed"]
     return (
-        f"<details><summary>Numbers, test of the check, code</summary><table>{cells}</table>"
-        f"<p>With a change, {words(changed['says'])}, the verdict is: {escape(changed['verdict'])}.</p>"
-        f"<p>Code: {code}</p></details>"
+        f"<details><summary>Numbers, test of the check, code</summary><table>{cells}</table><p>With a change, "
+        f"{formula_html(changed['says'])}, the verdict is: {escape(changed['verdict'])}.</p><p>Code: "
+        f"{code}</p></details>"
     )
 
 

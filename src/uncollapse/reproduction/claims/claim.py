@@ -114,9 +114,7 @@ def claim(
         if id in CLAIMS:
             raise ValueError(f"there are two claims with the id {id!r}.")
         own = check if changes is None else _bound(check, changes)
-        CLAIMS[id] = Claim(
-            id, place, statement, consequence, mutation, own, corrected, monte_carlo, tuple(artefacts)
-        )
+        CLAIMS[id] = Claim(id, place, statement, consequence, mutation, own, corrected, monte_carlo, tuple(artefacts))
         return check
 
     return register

@@ -7,8 +7,14 @@ from importlib import import_module
 from .claim import CLAIMS, Claim
 
 MODULES = {
-    "hopfield": ("norms", "scores", "lemma_steps", "lemmas", "decay", "discretisation", "similarity", "printed_results", "trained"),
-    "localization": ("softmax", "gradient", "lemma1", "limits", "norms", "entropy", "locater", "trained", "moments"),
+    "hopfield": (
+        *("norms", "scores", "lemma_steps", "lemmas", "decay", "discretisation"),
+        *("similarity", "printed_results", "trained"),
+    ),
+    "localization": (
+        *("softmax", "gradient", "lemma1", "moments", "limits", "figures"),
+        *("norms", "entropy", "locater", "trained"),
+    ),
 }
 
 

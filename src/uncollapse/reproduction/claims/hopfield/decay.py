@@ -144,8 +144,9 @@ def aligns(run: Run, bound: Callable[[LayerBounds], Tensor] = lambda layer: laye
     worst = max(abs(gap) for gap in gaps.values())
     return Evidence(
         judge(worst < 1.0),
-        f"After six layers the bound is 10^{gaps[0.0, 6]:.1f} times the residual at alpha = 0 and 10^{gaps[0.5, 6]:.1f} "
-        "times at alpha = 0.5; \"closely\" is taken as within a factor of ten.",
+        f"After six layers the bound is 10^{gaps[0.0, 6]:.1f} times the residual at alpha = 0 and "
+        f"10^{gaps[0.5, 6]:.1f} "
+        'times at alpha = 0.5; "closely" is taken as within a factor of ten.',
         {"decades apart, alpha = 0": gaps[0.0, 6], "decades apart, alpha = 0.5": gaps[0.5, 6], "largest": worst},
         Plot("layer", "log10", rows),
     )
@@ -214,8 +215,8 @@ def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
     "hopfield-abstract-hidden-state",
     "Abstract; Table 1 with Theorem D.3",
     "It is the hidden state, the inherited scores, that suppresses rank collapse at initialisation.",
-    corrected="The visible skip alpha does it: alpha = 0.5 alone does as well as both, and alpha' = 0.5 alone collapses "
-    "like self-attention. Table 1 changes the two together.",
+    corrected="The visible skip alpha does it: alpha = 0.5 alone does as well as both, and alpha' = 0.5 alone "
+    "collapses like self-attention. Table 1 changes the two together.",
     consequence="Do not rely on inherited scores to keep tokens apart; keep a skip. This is about initialisation, not "
     "about trained networks.",
     mutation=becomes("holds", "the visible skip alone, alpha = 0.5 and alpha' = 0", cell=SKIP_ONLY),
@@ -247,7 +248,7 @@ def _followed(run: Run) -> list[float]:
     "The left column shows how the residual goes on after layer 3.",
     corrected="From layer 4 on the column is the rounding of float32, 1.8e-6 at every depth; the true residual goes on "
     "falling doubly exponentially (`exact_residuals`).",
-    consequence="Residual ratios near the rounding of the dtype mean \"collapsed\", not a level.",
+    consequence='Residual ratios near the rounding of the dtype mean "collapsed", not a level.',
     mutation=becomes("holds", "a column computed without cancellation", column=_followed),
 )
 def floor(run: Run, column: Callable[[Run], Sequence[float]] = lambda run: TABLE_1_ATTENTION) -> Evidence:

@@ -46,7 +46,8 @@ def _backward(old: Tensor, drive: Tensor, rho: float) -> Tensor:
 @claim(
     "hopfield-eq52-54-mechanism",
     "Appendix F.2, Eq. 52 to 54",
-    "The backward difference of the hidden state gives h = h/(1+rho') + rho'/(1+rho') q K^T, that is alpha' = 1/(1+rho').",
+    "The backward difference of the hidden state gives h = h/(1+rho') + rho'/(1+rho') q K^T, that is alpha' = "
+    "1/(1+rho').",
     consequence="The mechanism follows from the equation; alpha = 1 - rho and alpha' = 1/(1+rho') differ in meaning.",
     mutation=becomes("fails", "alpha' = 1 - rho'", update=_forward),
     changes={"update": _backward, "at_new": True},
@@ -54,7 +55,8 @@ def _backward(old: Tensor, drive: Tensor, rho: float) -> Tensor:
 @claim(
     "hopfield-eq47-51-forward",
     "Appendix F.1, Eq. 47 to 51",
-    "The forward differences give x = (1-rho) x + rho softmax(h) V and h = (1-rho') h + rho' q K^T of the layer before.",
+    "The forward differences give x = (1-rho) x + rho softmax(h) V and h = (1-rho') h + rho' q K^T of the layer "
+    "before.",
     consequence="Right; scores are one layer late, so it is no ordinary attention for any rho'.",
     mutation=becomes("fails", "the weights 1/(1+rho) and rho/(1+rho)", update=_backward),
     changes={"update": _forward, "at_new": False},
@@ -123,7 +125,8 @@ def rho_one(run: Run, stated: Callable[[Tensor], Tensor] = _zero) -> Evidence:
         ).double()
         x = torch.randn(1, 5, 8, dtype=torch.float64)
         first, second = network.layers
-        assert isinstance(first, AttentionLayer) and isinstance(second, AttentionLayer)
+        assert isinstance(first, AttentionLayer)
+        assert isinstance(second, AttentionLayer)
         one, two = network(x)
         read = second.read(stated(first.scores(x)), one, attn_mask=None, is_causal=False)
         expected = 0.5 * one + 0.5 * read
@@ -159,12 +162,12 @@ def attention_is_the_limit(run: Run, tau_hidden: float = 0.0) -> Evidence:
 @claim(
     "hopfield-F3-feedforward",
     "Appendix F.3",
-    "The (backward, forward) case cannot be computed as a feed-forward layer, because V of the new layer depends on the "
-    "new tokens.",
+    "The (backward, forward) case cannot be computed as a feed-forward layer, because V of the new layer depends on "
+    "the new tokens.",
     corrected="The new scores are known beforehand, so that the new tokens solve the linear system X - k P X W_V = "
     "X_n/(1+rho), k = rho/(1+rho). Only (backward, backward) is a nonlinear fixed point.",
-    consequence="It costs one linear solve, and iteration converges if and only if k times the spectral radius of W_V is "
-    "below 1.",
+    consequence="It costs one linear solve, and iteration converges if and only if k times the spectral radius of "
+    "W_V is below 1.",
     mutation=becomes("holds", "scores of the new tokens: (backward, backward)", scores_of_new=True),
 )
 def linear_solve(run: Run, scores_of_new: bool = False) -> Evidence:
@@ -190,6 +193,9 @@ def _central(sign: float) -> Callable[[float, float, float, float], float]:
     return lambda before, now, drive, rho: before + 2.0 * rho * (drive + sign * now)
 
 
+_AS_PRINTED, _CORRECTED = _central(1.0), _central(-1.0)
+
+
 def _leapfrog(steps: int, rule: Callable[[float, float, float, float], float]) -> float:
     """The largest error up to t = 2 for dx/dt = cos t - x, x(0) = 1, by a central rule whose first step is exact."""
     step, worst = 2.0 / steps, 0.0
@@ -210,21 +216,21 @@ def _exact(time: float) -> float:
     "The central difference of the hidden state gives h_new = 2 rho' q K + 2 rho' h + h of two layers before.",
     corrected="h_new = h of two layers before + 2 rho' (q K^T - h): a minus sign, and the transpose of K.",
     consequence="The same slip as in Eq. 60. The corrected rule is in `AttentionOnly(scheme=(..., 'central'))`.",
-    mutation=becomes("holds", "a minus sign before 2 rho' h", rule=_central(-1.0)),
+    mutation=becomes("holds", "a minus sign before 2 rho' h", rule=_CORRECTED),
     changes={"state": "h"},
 )
 @claim(
     "hopfield-eq60-central-visible",
     "Appendix F.5, Eq. 60",
     "The central difference of the visible state gives x_new = 2 rho softmax(h) V + 2 rho x + x of two layers before.",
-    corrected="x_new = x of two layers before + 2 rho (softmax(h) V - x): as printed the rule follows dx/dt = drive + x, "
-    "which grows.",
+    corrected="x_new = x of two layers before + 2 rho (softmax(h) V - x): as printed the rule follows dx/dt = drive "
+    "+ x, which grows.",
     consequence="Right sign or not, the rule is for study: the corrected one has a parasitic solution that grows by "
     "rho + sqrt(1 + rho^2) a layer, 1.618 at rho = 0.5.",
-    mutation=becomes("holds", "a minus sign before 2 rho x", rule=_central(-1.0)),
+    mutation=becomes("holds", "a minus sign before 2 rho x", rule=_CORRECTED),
     changes={"state": "x"},
 )
-def central(run: Run, state: str, rule: Callable[[float, float, float, float], float] = _central(1.0)) -> Evidence:
+def central(run: Run, state: str, rule: Callable[[float, float, float, float], float] = _AS_PRINTED) -> Evidence:
     """Halve the step on dx/dt = cos t - x: a right central rule has an error that falls four times each time."""
     counts = (40, 80, 160, 320)
     errors = [_leapfrog(steps, rule) for steps in counts]
@@ -236,5 +242,11 @@ def central(run: Run, state: str, rule: Callable[[float, float, float, float], f
         f"The corrected rule's parasitic solution grows by {growth:.3f} a layer at rho = 0.5, {growth**12:.0f} times "
         f"over 12 layers, for {state} as for any decaying state.",
         {**{f"error, {n} steps": e for n, e in zip(counts, errors, strict=True)}, "order": order},
-        Plot("steps", "error", [(n, e, "stated rule") for n, e in zip(counts, errors, strict=True)], log_x=True, log_y=True),
+        Plot(
+            "steps",
+            "error",
+            [(n, e, "stated rule") for n, e in zip(counts, errors, strict=True)],
+            log_x=True,
+            log_y=True,
+        ),
     )

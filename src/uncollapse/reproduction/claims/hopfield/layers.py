@@ -38,7 +38,7 @@ class Layer:
 
     @property
     def shared(self) -> Tensor:
-        """p = softmax(r): (1, N)."""
+        """P = softmax(r): (1, N)."""
         return self.common.softmax(dim=-1).unsqueeze(0)
 
     @property
@@ -53,9 +53,7 @@ def made(tokens: Tensor, qk: Tensor, value: Tensor, inherited: Tensor, head_size
     gain = (1.0 - ALPHA_HIDDEN) / math.sqrt(head_size)
     own = gain * rest @ qk @ rest.T
     common = gain * rest @ qk.T @ mean
-    return Layer(
-        tokens, rest, qk, value, inherited, head_size, common, own, own + ALPHA_HIDDEN * inherited
-    )
+    return Layer(tokens, rest, qk, value, inherited, head_size, common, own, own + ALPHA_HIDDEN * inherited)
 
 
 def random_layers(run: Run, count: int) -> Iterator[Layer]:

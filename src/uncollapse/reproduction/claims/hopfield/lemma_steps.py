@@ -79,8 +79,8 @@ def _eq_25_right(layer: Layer) -> tuple[Tensor, Tensor]:
     "hopfield-eq25-elementwise",
     "Appendix D.1, Eq. 25 and 26",
     "Entry by entry, P R lies between (I - 2D) 1 softmax(r) R and (I + 2D) 1 softmax(r) R.",
-    corrected="|P R - 1 softmax(r) R| <= 2 D 1 softmax(r) |R|: the inequality for P may be multiplied by |R|, not by R, "
-    "whose entries have both signs.",
+    corrected="|P R - 1 softmax(r) R| <= 2 D 1 softmax(r) |R|: the inequality for P may be multiplied by |R|, not "
+    "by R, whose entries have both signs.",
     consequence="The element-wise step is not usable in code as printed; the lemma has a proof without it.",
     mutation=becomes("holds", "with |R| on the right", sides=_eq_25_right),
 )
@@ -129,8 +129,8 @@ def _norms_29_right(layer: Layer) -> tuple[Tensor, Tensor]:
     "hopfield-eq29-30-norms",
     "Appendix D.1, Eq. 29 and 30",
     "The 1- and infinity-norms of MHA(X) - res are at most those of 2 D 1 softmax(r) R W_V.",
-    corrected="||MHA(X) - res||_1 <= kappa(s) ||E~||_1 ||R||_1 ||W_V||_1 and ||MHA(X) - res||_inf <= ||E~||_1 ||R||_inf "
-    "||W_V||_inf, with kappa(1.256) = 1.378.",
+    corrected="||MHA(X) - res||_1 <= kappa(s) ||E~||_1 ||R||_1 ||W_V||_1 and ||MHA(X) - res||_inf <= ||E~||_1 "
+    "||R||_inf ||W_V||_inf, with kappa(1.256) = 1.378.",
     consequence="The lemma needs the other proof; `column_factor` is its kappa.",
     mutation=becomes("holds", "the two norms bounded by E~", sides=_norms_29_right),
 )
@@ -153,8 +153,8 @@ def _eq_31_right(layer: Layer) -> tuple[Tensor, Tensor]:
     "hopfield-eq31-columns",
     "Appendix D.1, Eq. 31",
     "||MHA(X) - res||_1 is at most 2 max_i D_i ||R||_1 ||W_V||_1.",
-    corrected="||MHA(X) - res||_1 <= 1.378 ||E~||_1 ||R||_1 ||W_V||_1 while no row spans more than 1.256: the column sum "
-    "of E~, not its largest span, is what bounds a column sum.",
+    corrected="||MHA(X) - res||_1 <= 1.378 ||E~||_1 ||R||_1 ||W_V||_1 while no row spans more than 1.256: the "
+    "column sum of E~, not its largest span, is what bounds a column sum.",
     consequence="The bound must grow with the number of tokens that shift together.",
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_31_right),
 )
@@ -212,7 +212,8 @@ def _eq_33_right(layer: Layer) -> tuple[Tensor, Tensor]:
     "hopfield-eq33-composite",
     "Appendix D.1, Eq. 33",
     "||MHA(X) - res|| in the (1, inf) sense is at most 2 max_i D_i ||W_V|| ||R||.",
-    corrected="||MHA(X) - res|| <= 1.174 ||E~||_1 ||R|| ||W_V||; as printed a factor sqrt(N max softmax(r)) is missing.",
+    corrected="||MHA(X) - res|| <= 1.174 ||E~||_1 ||R|| ||W_V||; as printed a factor sqrt(N max softmax(r)) is "
+    "missing.",
     consequence="Do not bound a layer by the span of its scores alone when it has many tokens.",
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_33_right),
 )
@@ -225,8 +226,8 @@ def composite_of_the_layer(run: Run, sides: Sides = _eq_33) -> Evidence:
     largest = many[-1]
     return Evidence(
         judge(not over and broken == 0),
-        f"With {largest} tokens that prefer one of two in turn the left side is {pairs[largest][0]:.2f}, the right side "
-        f"{pairs[largest][1]:.2f}; {broken} of {cases} random layers break it.",
+        f"With {largest} tokens that prefer one of two in turn the left side is {pairs[largest][0]:.2f}, the right "
+        f"side {pairs[largest][1]:.2f}; {broken} of {cases} random layers break it.",
         {f"left, N = {largest}": pairs[largest][0], f"right, N = {largest}": pairs[largest][1], "broken": broken},
     )
 
@@ -235,8 +236,8 @@ def composite_of_the_layer(run: Run, sides: Sides = _eq_33) -> Evidence:
     "hopfield-eq34-span",
     "Appendix D.1, Eq. 34",
     "The largest span of a row of E~ is at most 2 ||E||_1 + 2 (alpha' / sqrt(d_k)) ||A||_1.",
-    corrected="2 ||E||_1 + 2 alpha' ||A||_1 with the scaled scores A of Eq. 14; 1/sqrt(d_k) belongs to the unscaled state "
-    "sqrt(d_k) A. Lines 1 and 2 of Eq. 34 carry alpha' A, line 3 alpha'/sqrt(d_k).",
+    corrected="2 ||E||_1 + 2 alpha' ||A||_1 with the scaled scores A of Eq. 14; 1/sqrt(d_k) belongs to the unscaled "
+    "state sqrt(d_k) A. Lines 1 and 2 of Eq. 34 carry alpha' A, line 3 alpha'/sqrt(d_k).",
     consequence="The second term of Lemma D.1 depends on which state A is; see hopfield-lemmaD1.",
     mutation=becomes("holds", "without 1/sqrt(d_k)", inherited_scale=lambda head_size: 1.0),
 )

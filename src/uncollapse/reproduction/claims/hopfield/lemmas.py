@@ -71,18 +71,18 @@ def _count(run: Run, heads: int, form: Form, state: State) -> _Count:
     "With H heads the same holds with 4H in place of 4.",
     corrected="The same correction as Lemma D.1; heads add up in the 1-norm and the infinity-norm separately, "
     "with ||W_VO|| replaced by sqrt(max_h ||W_VO,h||_1 max_h ||W_VO,h||_inf).",
-    consequence="The step that adds heads up is invalid (hopfield-eq7-triangle), but no layer was found that breaks the "
-    "statement in its right scale.",
+    consequence="The step that adds heads up is invalid (hopfield-eq7-triangle), but no layer was found that breaks "
+    "the statement in its right scale.",
     mutation=becomes("holds", "the corrected second term", form="corrected"),
     changes={"heads": 2},
 )
 @claim(
     "hopfield-lemmaD1",
     "Appendix D.1, Lemma D.1 (Eq. 13, 36, 37)",
-    "At alpha = 0 the residual of one layer is at most 4 (1-alpha') C_1 ||R||^3/sqrt(d_k) + 4 alpha' C_2 ||R||/sqrt(d_k), "
-    "C_2 containing the scores A of Eq. 14.",
-    corrected="With the scaled scores of Eq. 14 the second term is 4 alpha' C_2 ||R||, without 1/sqrt(d_k); 2.35 does in "
-    "place of 4. With the unscaled state sqrt(d_k) A in C_2 the lemma is right as printed.",
+    "At alpha = 0 the residual of one layer is at most 4 (1-alpha') C_1 ||R||^3/sqrt(d_k) + 4 alpha' C_2 "
+    "||R||/sqrt(d_k), C_2 containing the scores A of Eq. 14.",
+    corrected="With the scaled scores of Eq. 14 the second term is 4 alpha' C_2 ||R||, without 1/sqrt(d_k); 2.35 "
+    "does in place of 4. With the unscaled state sqrt(d_k) A in C_2 the lemma is right as printed.",
     consequence="The lemma survives, with another proof. `residual_coefficients` takes scaled scores.",
     mutation=becomes("holds", "the corrected second term", form="corrected"),
     changes={"heads": 1},
@@ -158,10 +158,13 @@ def assumption(run: Run, largest_span: float = 40.0) -> Evidence:
         for n, pair in zip(counts, pairs, strict=True)
         for k, name in enumerate(("residual", "bound of Lemma D.1"))
     ]
-    first = f"from N = {over[0]:,} tokens on the residual exceeds the bound" if over else "no residual exceeds the bound"
+    first = (
+        f"from N = {over[0]:,} tokens on the residual exceeds the bound" if over else "no residual exceeds the bound"
+    )
     return Evidence(
         judge(not over, inside),
-        f"Rows that raise one key each by min(log N, {largest_span:g}): {first}. Within the proof's 1.256 it never does.",
+        f"Rows that raise one key each by min(log N, {largest_span:g}): {first}. Within the proof's 1.256 it never "
+        "does.",
         {
             "tokens from which it breaks": over[0] if over else "none",
             "ratio at the most tokens": pairs[-1][0] / pairs[-1][1],
@@ -205,10 +208,10 @@ Leaves = Callable[[float, float, float, int], float]
 @claim(
     "hopfield-theoremD3-exponents",
     "Appendix D.3, Theorem D.3 (Eq. 42)",
-    "Where each layer maps ||R|| to at most max(a ||R||^3, b ||R||) with b < 1, L layers leave at most the maximum over m "
-    "of a^((3^m - 1)/2) b^(3^m (L - m)) ||R||^(3^m).",
-    corrected="For b < 1 the exponent of b is L - m: the linear steps may all come after the cubic ones. 3^m (L - m) is "
-    "right for b >= 1, where the bound does not fall.",
+    "Where each layer maps ||R|| to at most max(a ||R||^3, b ||R||) with b < 1, L layers leave at most the maximum "
+    "over m of a^((3^m - 1)/2) b^(3^m (L - m)) ||R||^(3^m).",
+    corrected="For b < 1 the exponent of b is L - m: the linear steps may all come after the cubic ones. 3^m (L - "
+    "m) is right for b >= 1, where the bound does not fall.",
     consequence="The printed bound promises a faster collapse than it proves. `depth_bound` has the right exponent.",
     mutation=becomes("holds", "exponent L - m for b < 1", leaves=_right_exponents),
 )
@@ -286,5 +289,3 @@ def factor(run: Run, doubled: float, deepest: int = 6) -> Evidence:
         f"Coefficients {doubled:g} times those of Lemma D.2: exceeded in {broken} of {cases} cases.",
         {"cases": cases, "broken": broken, "largest ratio": worst},
     )
-
-

@@ -74,8 +74,8 @@ def _holder_rows(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     "hopfield-eq6-hoelder",
     "Appendix C, Eq. 6",
     "||AB||_1 is at most ||A||_inf ||B||_1.",
-    corrected="||AB||_inf <= ||A||_inf ||B||_inf, which is what the proof shows: it sums over rows, while Eq. 2 defines "
-    "the 1-norm by columns.",
+    corrected="||AB||_inf <= ||A||_inf ||B||_inf, which is what the proof shows: it sums over rows, while Eq. 2 "
+    "defines the 1-norm by columns.",
     consequence="Eq. 31 uses it and falls with it; Lemma D.1 survives by another proof.",
     mutation=becomes("holds", "the row norm on both sides", sides=_holder_rows),
 )
@@ -149,7 +149,8 @@ def nearest_token(run: Run, centre: Callable[[Tensor], Tensor] = mean_token) -> 
     "A bound of MHA(X) - 1 z^T for a token z of one's choice is a bound of the residual of MHA(X).",
     corrected="||Res(X)|| <= 2 (1 - 1/N) ||X - 1 z^T|| for every z, in the (1, inf) sense: the mean is not the nearest "
     "token there.",
-    consequence="The proof owes a factor below 2. The lemma survives: its constant can be proved with 2.35 in place of 4.",
+    consequence="The proof owes a factor below 2. The lemma survives: its constant can be proved with 2.35 in place "
+    "of 4.",
     mutation=becomes("holds", "with the factor 2 (1 - 1/N)", factor=lambda tokens: 2.0 * (1.0 - 1.0 / tokens)),
 )
 def centring(run: Run, factor: Callable[[int], float] = lambda tokens: 1.0) -> Evidence:

@@ -70,8 +70,8 @@ SKIP_FREE = {  # no residual anywhere: (self-attention, hopfield) on CIFAR-10 an
     "hopfield-vit-printed",
     "Abstract and main text, accuracies of ViT, printed numbers",
     "Modern Hopfield Attention systematically improves the accuracy of the Vision Transformer.",
-    corrected="In the printed tables it does so in 12 of 18 comparisons: in all of Large and of ImageNet, in none of Tiny on "
-    "CIFAR-100.",
+    corrected="In the printed tables it does so in 12 of 18 comparisons: in all of Large and of ImageNet, in none "
+    "of Tiny on CIFAR-100.",
     consequence="On small networks and easy data the printed numbers show no gain.",
     mutation=becomes("holds", "the ImageNet row alone", table={"ImageNet": VIT["Base, ImageNet-1k"]}),
     changes={"table": VIT},
@@ -117,7 +117,8 @@ def ablation(run: Run, plain: float = PLAIN_TINY) -> Evidence:
     "Without any other residual connection, Modern Hopfield Attention still trains where self-attention degrades with "
     "depth.",
     corrected="Up to 8 layers. At 12 both are at chance, 10 % and 1 %.",
-    consequence="The alpha-skip replaces a residual connection up to a depth only. The comparison gives one side a skip.",
+    consequence="The alpha-skip replaces a residual connection up to a depth only. The comparison gives one side a "
+    "skip.",
     mutation=becomes("holds", "depths up to 8", deepest=8),
 )
 def skip_free(run: Run, deepest: int = 12) -> Evidence:
@@ -125,7 +126,9 @@ def skip_free(run: Run, deepest: int = 12) -> Evidence:
     pairs = {depth: both for depth, both in SKIP_FREE.items() if depth <= deepest}
     better = {depth: all(ours > plain for plain, ours in both) for depth, both in pairs.items()}
     rows = [
-        (depth, both[0][k], name) for depth, both in pairs.items() for k, name in enumerate(("self-attention", "hopfield"))
+        (depth, both[0][k], name)
+        for depth, both in pairs.items()
+        for k, name in enumerate(("self-attention", "hopfield"))
     ]
     return Evidence(
         judge(all(better.values()), any(better.values())),
@@ -145,8 +148,8 @@ def scatter(row: Sequence[float]) -> float:
     "hopfield-vit-beyond-scatter",
     "Main text, accuracies of ViT, printed numbers",
     "The printed gains of ViT on CIFAR are larger than what runs of one network differ by.",
-    corrected="Most are within two standard errors of a difference, with the scatter that the paper's own ablation shows; "
-    "those of Large on CIFAR-100 are beyond it.",
+    corrected="Most are within two standard errors of a difference, with the scatter that the paper's own ablation "
+    "shows; those of Large on CIFAR-100 are beyond it.",
     consequence="Take gains of a few tenths of a point from single runs as no evidence. Run seeds.",
     mutation=becomes("holds", "if runs scattered by 0.001 points", noise=0.001),
 )
@@ -154,20 +157,31 @@ def beyond_scatter(run: Run, noise: float | None = None) -> Evidence:
     """The scatter of the ablation's inner cells about a smooth curve stands for the seeds that were not run."""
     found = noise if noise is not None else float(np.mean([scatter(row[1:9]) for row in ABLATION.values()]))
     bar = 2.0 * np.sqrt(2.0) * found
-    gains = [
-        value - row[0] for name, row in VIT.items() if "CIFAR" in name for value in row[1:] if value > row[0]
-    ]
+    gains = [value - row[0] for name, row in VIT.items() if "CIFAR" in name for value in row[1:] if value > row[0]]
     clear = sum(gain > bar for gain in gains)
     return Evidence(
         judge(clear == len(gains), clear > 0),
         f"The ablation scatters by {found:.2f} points about a smooth curve, so a difference of two runs has to exceed "
         f"{bar:.2f}: {clear} of the {len(gains)} printed gains do.",
-        {"scatter of a run": found, "two standard errors of a difference": float(bar), "gains": len(gains),
-         "gains beyond it": clear},  # fmt: skip
+        {
+            "scatter of a run": found,
+            "two standard errors of a difference": float(bar),
+            "gains": len(gains),
+            "gains beyond it": clear,
+        },
     )
 
 
-REQUIRED = ("training length", "batch size", "learning rate", "schedule", "optimizer", "weight decay", "dropout", "seed")
+REQUIRED = (
+    "training length",
+    "batch size",
+    "learning rate",
+    "schedule",
+    "optimizer",
+    "weight decay",
+    "dropout",
+    "seed",
+)
 TABLE_2 = ("batch size", "learning rate", "schedule", "optimizer", "warmup", "num tokens")
 TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimizer", "warmup", "augmentation")
 
@@ -220,7 +234,9 @@ def affordable(run: Run, operations: float | None, speed: float = 1e11, days: fl
     """Arithmetic of one training run against a month of two cores at 1e11 operations a second (an assumption)."""
     budget = speed * 86400.0 * days
     if operations is None:
-        return Evidence(SCALE, "The size of the network is not printed: there is nothing to train.", {"size": "unknown"})
+        return Evidence(
+            SCALE, "The size of the network is not printed: there is nothing to train.", {"size": "unknown"}
+        )
     years = operations / speed / 86400.0 / 365.0
     return Evidence(
         SCALE if operations > budget else "pending",

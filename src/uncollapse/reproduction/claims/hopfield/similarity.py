@@ -63,7 +63,8 @@ def rank_one(run: Run, factors: Callable[[torch.Generator], Tensor] = _signed) -
     "hopfield-H-partial-collapse",
     "Appendix H",
     "A group of perfectly aligned tokens lowers the rank of the features: partial rank collapse.",
-    consequence="True of cosine 1 exactly. Cosines near 1 leave the rank as it is, so a peak in a histogram is not proof.",
+    consequence="True of cosine 1 exactly. Cosines near 1 leave the rank as it is, so a peak in a histogram is not "
+    "proof.",
     mutation=becomes("fails", "tokens with cosine 0.999", noise=0.02),
 )
 def partial(run: Run, noise: float = 0.0) -> Evidence:
@@ -91,8 +92,8 @@ def _one_key(tokens: int) -> Tensor:
     "hopfield-I-exclusive",
     "Appendix I",
     "Rank collapse and entropy collapse seem to exclude each other.",
-    corrected="They can happen together: attention of every query to the same single key has entropy 0 and leaves equal "
-    "tokens. (The same paragraph quotes the second paper for this.)",
+    corrected="They can happen together: attention of every query to the same single key has entropy 0 and leaves "
+    "equal tokens. (The same paragraph quotes the second paper for this.)",
     consequence="Test for both; a low entropy does not protect the rank.",
     mutation=becomes("holds", "every query looks at itself", weights=lambda tokens: torch.eye(tokens).double()),
 )
@@ -119,7 +120,8 @@ def exclusive(run: Run, weights: Callable[[int], Tensor] = _one_key) -> Evidence
 @claim(
     "hopfield-fig4-peak",
     "Appendix H, Figure 4, printed numbers",
-    "In GPT-2 medium with Modern Hopfield Attention the mode of the cosine similarity at 1 disappears from every layer.",
+    "In GPT-2 medium with Modern Hopfield Attention the mode of the cosine similarity at 1 disappears from every "
+    "layer.",
     consequence="Read off the print; one run. Whether it comes again is hopfield-fig4-trained.",
     mutation=becomes("fails", "the modes printed for self-attention", modes=FIG_4_MODE_ATTENTION),
     changes={"modes": FIG_4_MODE_HOPFIELD},
@@ -129,7 +131,8 @@ def peak(run: Run, modes: Sequence[float]) -> Evidence:
     at_one = sum(abs(mode) > ALIGNED for mode in modes)
     return Evidence(
         judge(at_one == 0),
-        f"{at_one} of {len(modes)} printed modes are at 1; the largest is {max(abs(mode) for mode in modes):.2f} in size.",
+        f"{at_one} of {len(modes)} printed modes are at 1; the largest is {max(abs(mode) for mode in modes):.2f} in "
+        "size.",
         {"layers": len(modes), "modes at 1": at_one, "largest mode in size": max(abs(mode) for mode in modes)},
     )
 
@@ -154,9 +157,13 @@ def kept_low(run: Run, exchanged: bool = False) -> Evidence:
             for n, v in enumerate(values, start=1)]  # fmt: skip
     return Evidence(
         judge(ours.mean() < plain.mean() and lower > len(ours) / 2),
-        f"The mean of the 24 printed medians is {ours.mean():.3f} with inherited scores and {plain.mean():.3f} without; "
-        f"they are lower in {lower} of 24 layers. (The self-attention medians repeat every six layers to within "
-        f"{period:.2f}, which the text does not explain.)",
-        {"mean median, inherited": float(ours.mean()), "mean median, attention": float(plain.mean()), "lower in": lower},
+        f"The mean of the 24 printed medians is {ours.mean():.3f} with inherited scores and {plain.mean():.3f} "
+        f"without; they are lower in {lower} of 24 layers. (The self-attention medians repeat every six layers to "
+        f"within {period:.2f}, which the text does not explain.)",
+        {
+            "mean median, inherited": float(ours.mean()),
+            "mean median, attention": float(plain.mean()),
+            "lower in": lower,
+        },
         Plot("layer", "median cosine (printed)", rows),
     )

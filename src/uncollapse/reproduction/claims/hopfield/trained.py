@@ -13,7 +13,7 @@ ALIKE = 0.25  # nats: entropies closer than that count as unchanged
 
 
 def _within(low: float, high: float) -> bool:
-    return -ALIKE < low and high < ALIKE
+    return low > -ALIKE and high < ALIKE
 
 
 DIRECTIONS = {"lower": below_zero, "higher": above_zero, "alike": _within}
@@ -41,7 +41,8 @@ def _trained(
 
 _NEXT = "Read the cells when they are in; until then this is open."
 _ROWS: list[tuple[Any, ...]] = [
-    ("hopfield-main-gpt2", "Main text, GPT-2", "Trained from scratch, GPT-2 with inherited scores has a lower perplexity.",
+    ("hopfield-main-gpt2", "Main text, GPT-2",
+     "Trained from scratch, GPT-2 with inherited scores has a lower perplexity.",
      ["hopfield-main-gpt2"], "perplexity", "lower"),
     ("hopfield-main-vit", "Main text, ViT", "Trained from scratch, ViT with inherited scores has a higher accuracy.",
      ["hopfield-main-vit"], "accuracy", "higher"),

@@ -53,9 +53,10 @@ def _curve(tokens: int) -> Plot:
 @claim(
     "localization-eq9-bound",
     "Section 5, Eq. 9",
-    "By Theorem 3.1 of Zhai et al. the attention entropy is at least ln(1 + T e^-nu) + nu e^(-nu/2)/(1/T + e^-nu), for large T.",
-    corrected="log(1 + (T-1) b) + nu sqrt(T(T-1)) b/(1 + (T-1) b), b = exp(-nu sqrt(T/(T-1))): the theorem has e^-nu where "
-    "Eq. 9 has e^(-nu/2). It is attained.",
+    "By Theorem 3.1 of Zhai et al. the attention entropy is at least ln(1 + T e^-nu) + nu e^(-nu/2)/(1/T + e^-nu), "
+    "for large T.",
+    corrected="log(1 + (T-1) b) + nu sqrt(T(T-1)) b/(1 + (T-1) b), b = exp(-nu sqrt(T/(T-1))): the theorem has "
+    "e^-nu where Eq. 9 has e^(-nu/2). It is attained.",
     consequence="The printed form exceeds log T, which no entropy can. Use `entropy_lower_bound`.",
     mutation=becomes("holds", "the theorem's form", bound=_exact),
 )
@@ -70,15 +71,20 @@ def eq_9(run: Run, bound: Bound = _printed) -> Evidence:
         spread = entropy((size * x @ qk @ x.T).softmax(dim=-1)).min().item()
         below += spread < float(bound(np.asarray(scores_norm_bound(x.T, size * qk, 1.0)), 16)) - ROUNDING
     least = min(
-        float(entropy(torch.as_tensor(entropy_minimiser(nu, tokens)).softmax(dim=-1))) - float(bound(np.asarray(nu), tokens))
+        float(entropy(torch.as_tensor(entropy_minimiser(nu, tokens)).softmax(dim=-1)))
+        - float(bound(np.asarray(nu), tokens))
         for nu in (0.5, 2.0, 4.0, 8.0)
     )
     return Evidence(
         judge(not over.any() and below == 0 and least > -1e-9),
-        f"T = 64, nu = 4: the bound is {float(bound(np.asarray(4.0), tokens)):.2f}, log T = {math.log(tokens):.2f}; it exceeds "
-        f"log T for {over.mean():.0%} of nu up to 20, and {below} of {cases} random layers lie below it.",
-        {"bound at nu = 4": float(bound(np.asarray(4.0), tokens)), "log T": math.log(tokens), "layers below": below,
-         "layers": cases},  # fmt: skip
+        f"T = 64, nu = 4: the bound is {float(bound(np.asarray(4.0), tokens)):.2f}, log T = {math.log(tokens):.2f}; "
+        f"it exceeds log T for {over.mean():.0%} of nu up to 20, and {below} of {cases} random layers lie below it.",
+        {
+            "bound at nu = 4": float(bound(np.asarray(4.0), tokens)),
+            "log T": math.log(tokens),
+            "layers below": below,
+            "layers": cases,
+        },
         _curve(tokens),
     )
 
@@ -87,9 +93,10 @@ def eq_9(run: Run, bound: Bound = _printed) -> Evidence:
     "localization-eq9-unimodal",
     "Section 5, after Eq. 9, and Figure 4",
     "The lower bound is unimodal in nu: it has a peak, near which attention entropy may be kept.",
-    corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The peak is "
-    "an artefact of e^(-nu/2).",
-    consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; \"close to the peak\" and Figure 4's hump go.",
+    corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The "
+    "peak is an artefact of e^(-nu/2).",
+    consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of "
+    "Figure 4 go.",
     mutation=becomes("holds", "the printed form", bound=_printed),
 )
 def unimodal(run: Run, bound: Bound = _exact) -> Evidence:
@@ -111,7 +118,9 @@ def unimodal(run: Run, bound: Bound = _exact) -> Evidence:
     "Section 5, after Eq. 9",
     "The lower bound vanishes as ||W_QK||_2 goes to infinity, so that entropy tends to be higher when it is small.",
     consequence="This half of the argument stands: smaller query-key weights guarantee more entropy, most at zero.",
-    mutation=becomes("fails", "a bound with a floor of one nat", bound=lambda nu, tokens: np.maximum(1.0, _exact(nu, tokens))),
+    mutation=becomes(
+        "fails", "a bound with a floor of one nat", bound=lambda nu, tokens: np.maximum(1.0, _exact(nu, tokens))
+    ),
 )
 def vanishes(run: Run, bound: Bound = _exact) -> Evidence:
     """Far out, and against small nu."""
@@ -127,7 +136,8 @@ def vanishes(run: Run, bound: Bound = _exact) -> Evidence:
     "localization-eq9-temperature",
     "Section 5, nu below Eq. 9",
     "nu = ||X X'||_2 ||W_QK||_2 bounds the scores.",
-    corrected="nu = ||X X'||_2 ||W_QK||_2/lambda. Without 1/lambda it is a bound where lambda >= 1, and a needlessly loose one.",
+    corrected="nu = ||X X'||_2 ||W_QK||_2/lambda. Without 1/lambda it is a bound where lambda >= 1, and a needlessly "
+    "loose one.",
     consequence="`scores_norm_bound` divides by the temperature.",
     mutation=becomes("holds", "divided by lambda", divided=True),
 )
@@ -160,9 +170,7 @@ def _simulated(size: Size, seed: int, anisotropic: bool = False) -> dict[tuple[f
     width, tokens, walks, draws = (128, 40, 300, 10) if size == "full" else (64, 20, 60, 4)
     covariance = anisotropic_covariance(width, generator(seed)) if anisotropic else None
     with one_thread():
-        runs = simulate(
-            spectra, width=width, tokens=tokens, walks=walks, draws=draws, covariance=covariance, seed=seed
-        )
+        runs = simulate(spectra, width=width, tokens=tokens, walks=walks, draws=draws, covariance=covariance, seed=seed)
     return {(own.mean, own.scale): own for own in runs}
 
 
@@ -194,7 +202,8 @@ def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
             for n, v in enumerate(own.rho.mean, start=1)]  # fmt: skip
     return Evidence(
         judge(index[-1] > index[0] + 0.2),
-        "Index of localisation: " + ", ".join(f"{v:.2f} at mean {m:g}" for m, v in zip(means, index, strict=True))
+        "Index of localisation: "
+        + ", ".join(f"{v:.2f} at mean {m:g}" for m, v in zip(means, index, strict=True))
         + f" (standard error of rho at most {error:.2f}).",
         {f"mean {m:g}": v for m, v in zip(means, index, strict=True)},
         Plot("position", "rho", rows),
@@ -204,10 +213,10 @@ def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
 
 @claim(
     "localization-A2-entropy",
-    "Section 5, summary A2, and \"rank collapse against entropy collapse\"",
+    'Section 5, summary A2, and "rank collapse against entropy collapse"',
     "Localised attention, a concentrated spectrum with a mean away from zero, comes with high attention entropy.",
-    corrected="Entropy falls as the mean grows, while rho becomes more and more localised. Only the scale's half holds: see "
-    "localization-fig5-scale.",
+    corrected="Entropy falls as the mean grows, while rho becomes more and more localised. Only the scale's half "
+    "holds: see localization-fig5-scale.",
     consequence="Localisation in the paper's sense does not protect from entropy collapse; a large trace brings it on.",
     mutation=becomes("holds", "a mean of 0", means=(0.0,)),
     monte_carlo=True,
@@ -243,7 +252,7 @@ def high_entropy(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
     "Section 5, numerical simulation, Figure 5, right, and summary A2, second item",
     "At a fixed mean, a smaller scale of the eigenvalues leads to a higher attention entropy.",
     consequence="Right; it is flat at small scales and falls at large ones. (The sentence in the text lacks the word "
-    "\"smaller\".)",
+    '"smaller".)',
     mutation=becomes("fails", "a larger scale", direction=1.0),
     changes={"direction": -1.0},
     monte_carlo=True,
@@ -284,8 +293,8 @@ def proxy(run: Run, reverse: bool = False) -> Evidence:
     agree = float(np.corrcoef(indices["isotropic"], indices["anisotropic"])[0, 1])
     return Evidence(
         judge(agree > 0.8),
-        f"Localisation over four means correlates by {agree:.2f} between the two covariances "
-        f"(standard error of rho at most {error:.2f}).",
+        f"Localisation over four means correlates by {agree:.2f} between the two covariances (standard error of rho "
+        f"at most {error:.2f}).",
         {"correlation": agree, "anisotropic, largest mean": indices["anisotropic"][-1]},
         Plot("mean of the eigenvalues", "localisation", rows),
         standard_error=error,

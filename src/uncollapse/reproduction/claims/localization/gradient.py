@@ -129,8 +129,8 @@ def _orders(size: Size, seed: int, strength: float) -> Orders:
     "localization-eq4-dominates",
     "Section 3, Eq. 4, and Appendix B.2",
     "For large T the gradient is dominated by its first term, Eq. 19.",
-    corrected="True where hardly any entry is clipped at 1. Otherwise gamma_0 = 1 on a share of the tokens makes Eq. 20 "
-    "grow like T^3 too, and the two are of one size. Upper bounds cannot show dominance.",
+    corrected="True where hardly any entry is clipped at 1. Otherwise gamma_0 = 1 on a share of the tokens makes "
+    "Eq. 20 grow like T^3 too, and the two are of one size. Upper bounds cannot show dominance.",
     consequence="In the localised regime, tr(W)/lambda > 2, the second term must be kept.",
     mutation=becomes("holds", "weak scores only", strengths=(0.1,)),
     monte_carlo=True,
@@ -190,8 +190,8 @@ def sharp(run: Run, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evidence:
     "localization-summands",
     "Section 3, after Eq. 4",
     "In Eq. 4 the summands with gamma_i^i dominate those with gamma_alpha^i, alpha not i.",
-    corrected="The off-diagonal entries are -1/T^2 and T times as many. Leaving them out turns a covariance about the mean "
-    "into a second moment about zero.",
+    corrected="The off-diagonal entries are -1/T^2 and T times as many. Leaving them out turns a covariance about "
+    "the mean into a second moment about zero.",
     consequence="Keep both; no T by T matrix is needed for it.",
     mutation=becomes("holds", "all summands", mean_weight=1.0),
     monte_carlo=True,
@@ -222,7 +222,9 @@ def summands(run: Run, mean_weight: float = 0.0) -> Evidence:
 
 def _sums(tokens: int) -> dict[str, float]:
     """Exact sums behind the orders, with tr = tr^2 = 1 (d = 1): sums over i, j of E[(x_i x_j)^2] and so on."""
-    cross = [walk_moments(min(i, j), max(i, j), 1.0, 1.0).cross for i in range(1, tokens + 1) for j in range(1, tokens + 1)]
+    cross = [
+        walk_moments(min(i, j), max(i, j), 1.0, 1.0).cross for i in range(1, tokens + 1) for j in range(1, tokens + 1)
+    ]
     last = [walk_moments(i, tokens, 1.0, 1.0).cross for i in range(1, tokens + 1)]
     return {"pairs": float(sum(cross)), "with the last": float(sum(last))}
 
@@ -259,8 +261,8 @@ def _arithmetic(run: Run, equation: int, order: float) -> Evidence:
     wrong = [name for name, (printed, exact) in factors.items() if abs(printed - exact) > 0.25]
     return Evidence(
         judge(abs(derived - order) < 0.3),
-        f"The factors multiply to T^{2 * derived:.1f}, so the bound is T^{derived:.1f}; stated T^{order:g}. Factors printed "
-        f"with another exponent: {', '.join(wrong) or 'none'}.",
+        f"The factors multiply to T^{2 * derived:.1f}, so the bound is T^{derived:.1f}; stated T^{order:g}. Factors "
+        f"printed with another exponent: {', '.join(wrong) or 'none'}.",
         {f"exponent of {name}": f"{exact:.2f} (printed {printed:g})" for name, (printed, exact) in factors.items()},
     )
 
@@ -283,8 +285,8 @@ for _equation, _order, _right in ((19, 8.0, 9.0), (20, 5.0, 5.5), (21, 4.0, 4.0)
     "localization-B2-cauchy-schwarz",
     "Appendix B.2, first inequality",
     "By Cauchy-Schwarz, |sum E[a b c d]|^2 is at most the product of the sums of E[a^2], E[b^2], E[c^2] and E[d^2].",
-    corrected="That is no Cauchy-Schwarz inequality with four factors, and false: a = b = c = d = x ~ N(0, 1) has 9 on the "
-    "left and 1 on the right. Orders survive, since Gaussian moments of one degree are equivalent.",
+    corrected="That is no Cauchy-Schwarz inequality with four factors, and false: a = b = c = d = x ~ N(0, 1) has 9 "
+    "on the left and 1 on the right. Orders survive, since Gaussian moments of one degree are equivalent.",
     consequence="Split into two factors, and bound the fourth moments that result.",
     mutation=becomes("holds", "two factors, a and b", factors=2),
 )

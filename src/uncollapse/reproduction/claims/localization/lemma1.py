@@ -33,7 +33,7 @@ Factor = Callable[[Array, int], Array]
 
 @cache
 def gates(size: Size, seed: int, asymmetric: bool = False) -> tuple[Tensor, Tensor]:
-    """g of the last query for many walks (n, T), and the W_QK behind it; Sigma = I, temperature 1."""
+    """G of the last query for many walks (n, T), and the W_QK behind it; Sigma = I, temperature 1."""
     random = generator(seed)
     matrix = qk_matrix(WIDTH, 0.05, 0.2, random)
     if asymmetric:
@@ -89,8 +89,8 @@ def _corrected(theta: Array, tokens: int) -> Array:
     "localization-lemma1-variance",
     "Section 4 and Appendix C, Lemma 1, variance",
     "The variance of the i-th entry is (2 i^2/T^2 + 7/12) tr(W^2)/lambda^2 + o(1).",
-    corrected="(2 theta^2 - 2 theta + 7/12) tr(W^2)/lambda^2 with theta = i/T; exactly for every T, + (1 - 2 theta)/T + "
-    "5/(12 T^2) in the bracket. The proof's (B2) has T^2 i for 3 T^2 i.",
+    corrected="(2 theta^2 - 2 theta + 7/12) tr(W^2)/lambda^2 with theta = i/T; exactly for every T, + (1 - 2 "
+    "theta)/T + 5/(12 T^2) in the bracket. The proof's (B2) has T^2 i for 3 T^2 i.",
     consequence="The variance is smallest in the middle, 13 times smaller than printed there, and symmetric about it.",
     mutation=becomes("holds", "the corrected factor", factor=_corrected),
     monte_carlo=True,
@@ -147,8 +147,8 @@ def _asymmetric(theta: Array, matrix: Tensor) -> Array:
     "localization-lemma1-symmetrise",
     "Section 4, after Lemma 1",
     "For an asymmetric W_QK the propagation probability can be taken from the symmetrised matrix.",
-    corrected="That is another quantity. For any M: v = [(theta^2 - theta + 1/3) tr(M Sigma M' Sigma) + (theta - 1/2)^2 "
-    "tr(M Sigma M Sigma)]/lambda^2 (`asymmetric_variance`).",
+    corrected="That is another quantity. For any M: v = [(theta^2 - theta + 1/3) tr(M Sigma M' Sigma) + (theta - "
+    "1/2)^2 tr(M Sigma M Sigma)]/lambda^2 (`asymmetric_variance`).",
     consequence="Trained W_QK are asymmetric; symmetrising understates the variance by about one half.",
     mutation=becomes("holds", "the variance for any matrix", variance=_asymmetric),
     monte_carlo=True,
@@ -162,8 +162,8 @@ def symmetrise(run: Run, variance: Callable[[Array, Tensor], Array] = _symmetris
     z, middle = np.abs(found - stated) / error, TOKENS // 2 - 1
     return Evidence(
         judge(bool(z.max() < SIGNIFICANT)),
-        f"At the middle the sampled variance is {found[middle]:.3g} (standard error {error[middle]:.2g}), the stated one "
-        f"{stated[middle]:.3g}.",
+        f"At the middle the sampled variance is {found[middle]:.3g} (standard error {error[middle]:.2g}), the stated "
+        f"one {stated[middle]:.3g}.",
         {"sampled": float(found[middle]), "stated": float(stated[middle]), "standard errors apart": float(z.max())},
         standard_error=float(error[middle]),
     )
@@ -195,7 +195,8 @@ def gaussian(run: Run, ranks: tuple[int, ...] = (1, 4, 64)) -> Evidence:
     good = {rank: value < 0.03 + SIGNIFICANT * error for rank, value in worst.items()}
     return Evidence(
         judge(all(good.values()), any(good.values())),
-        "Largest error of rho: " + ", ".join(f"{value:.3f} at rank {rank}" for rank, value in worst.items())
+        "Largest error of rho: "
+        + ", ".join(f"{value:.3f} at rank {rank}" for rank, value in worst.items())
         + f" (standard error {error:.3f}).",
         {f"largest error, rank {rank}": value for rank, value in worst.items()},
         Plot("position", "error of rho", rows),
@@ -280,8 +281,8 @@ def _last_scores(walks: int, tokens: int, matrix: Tensor, random: torch.Generato
     "localization-eq6-order-of-limits",
     "Section 4, Lemma 1's o(1) dropped in Eq. 6",
     "For the numbers of tokens in use, the terms of order 1/T that Eq. 6 drops do not matter.",
-    corrected="They matter unless eta and |xi eta| are large against 1/T. At a fixed T every token propagates as W goes to "
-    "0, where Eq. 6 says one half.",
+    corrected="They matter unless eta and |xi eta| are large against 1/T. At a fixed T every token propagates as W "
+    "goes to 0, where Eq. 6 says one half.",
     consequence="Pass `tokens=T`: regularised heads are in just that regime.",
     mutation=becomes("holds", "eta = 2 only", etas=(2.0,)),
 )
@@ -295,7 +296,9 @@ def order_of_limits(run: Run, etas: tuple[float, ...] = (0.001, 0.01, 0.1, 2.0))
     good = [gap < 0.02 for gap in gaps.values()]
     return Evidence(
         judge(all(good), any(good)),
-        "Largest change by the dropped terms at T = 64: " + ", ".join(f"{g:.3f} at eta = {e:g}" for e, g in gaps.items()) + ".",
+        "Largest change by the dropped terms at T = 64: "
+        + ", ".join(f"{g:.3f} at eta = {e:g}" for e, g in gaps.items())
+        + ".",
         {f"eta = {eta:g}": gap for eta, gap in gaps.items()},
         Plot("eta", "largest change of rho", [(e, g, "change") for e, g in gaps.items()], log_x=True),
     )

@@ -83,7 +83,9 @@ def _runaways(run: Run, formula: Formula) -> int:
     return lost
 
 
-for _n, (_penalty, _of) in enumerate([("scale", "query"), ("scale", "key"), ("mean", "query"), ("mean", "key")], start=1):
+for _n, (_penalty, _of) in enumerate(
+    [("scale", "query"), ("scale", "key"), ("mean", "query"), ("mean", "key")], start=1
+):
     _name, _letter = ("tr(W_QK' W_QK)", "Q") if _penalty == "scale" else ("(tr(W_QK) - 1)^2", "Q")
     _letter, _partner = ("Q", "K") if _of == "query" else ("K", "Q")
     _is_mean = _penalty == "mean"
@@ -120,8 +122,8 @@ def _descended(width: int, kappa_scale: float, kappa_mean: float) -> float:
     "localization-locater-mean",
     "Section 6, purpose of LocAteR",
     "The regulariser minimises the scale while it keeps the mean, tr(W_QK), at a fixed level.",
-    corrected="The two penalties trade off: at their minimum tr(W_QK) = kappa_2/(kappa_2 + kappa_1/d), which is 0.0013 to "
-    "0.56 for the paper's kappa_1 = 100, d = 128 and kappa_2 = 1e-3 to 1.",
+    corrected="The two penalties trade off: at their minimum tr(W_QK) = kappa_2/(kappa_2 + kappa_1/d), which is "
+    "0.0013 to 0.56 for the paper's kappa_1 = 100, d = 128 and kappa_2 = 1e-3 to 1.",
     consequence="To hold the trace at 1, kappa_2 has to be large against kappa_1/d.",
     mutation=becomes("holds", "kappa_1 = 0.001", kappa_scale=1e-3),
 )
@@ -145,10 +147,10 @@ def keeps_mean(run: Run, kappa_scale: float = KAPPA_SCALE) -> Evidence:
     "localization-locater-localises",
     "Section 6, name and purpose of LocAteR",
     "The regularised spectrum is in the localised regime of Lemma 2, tr(W)/lambda above 2.",
-    corrected="With a target of 1 even a perfect fit gives tr(W)/lambda = 1/sqrt(128) = 0.088 (Sigma = I). At the penalty's "
-    "minimum all or all late tokens propagate.",
-    consequence="By the paper's own theory the regulariser makes attention uniform, not localised. What helps in training, "
-    "if it does, is the smaller scale.",
+    corrected="With a target of 1 even a perfect fit gives tr(W)/lambda = 1/sqrt(128) = 0.088 (Sigma = I). At the "
+    "penalty's minimum all or all late tokens propagate.",
+    consequence="By the paper's own theory the regulariser makes attention uniform, not localised. What helps in "
+    "training, if it does, is the smaller scale.",
     mutation=becomes("holds", "a target of 100", target=100.0),
 )
 def reaches_localised(run: Run, target: float = 1.0) -> Evidence:
@@ -159,8 +161,8 @@ def reaches_localised(run: Run, target: float = 1.0) -> Evidence:
     rows = [(n / 64, float(v), "rho") for n, v in enumerate(rho, start=1)]
     return Evidence(
         judge(ratio > 2.0),
-        f"kappa_2 = 1: tr(W)/lambda = {ratio:.3f}, where localisation needs more than 2; {int((rho > 0.5).sum())} of 64 "
-        "tokens propagate.",
+        f"kappa_2 = 1: tr(W)/lambda = {ratio:.3f}, where localisation needs more than 2; {int((rho > 0.5).sum())} of "
+        "64 tokens propagate.",
         {"tr(W)/lambda": ratio, "tokens with rho above 1/2": int((rho > 0.5).sum())},
         Plot("position", "rho at the minimum", rows),
     )
@@ -176,7 +178,9 @@ def reaches_localised(run: Run, target: float = 1.0) -> Evidence:
 def signal(run: Run, factor: float = 1.0) -> Evidence:
     """The largest rho at the penalty's minimum, T = 64."""
     largest = {
-        kappa: float(qk_statistics(np.eye(128) * factor * penalty_minimum(128, KAPPA_SCALE, kappa) / 128).propagation(64).max())
+        kappa: float(
+            qk_statistics(np.eye(128) * factor * penalty_minimum(128, KAPPA_SCALE, kappa) / 128).propagation(64).max()
+        )
         for kappa in KAPPA_MEANS
     }
     return Evidence(

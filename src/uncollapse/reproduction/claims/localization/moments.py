@@ -68,7 +68,7 @@ for _number, (_name, _formula) in _LEMMA_3.items():
         f"localization-eq{_number}",
         f"Appendix A, Lemma 3, Eq. {_number}",
         f"For x ~ N(m, Sigma) and a symmetric W, {_formula}.",
-        consequence="Right (\"Fix a, mu\" should read \"Fix a, m\"); `gaussian_moments`.",
+        consequence='Right ("Fix a, mu" should read "Fix a, m"); `gaussian_moments`.',
         mutation=becomes("fails", "half of the mean m", moments=_centred),
         monte_carlo=True,
         changes={"name": _name},
@@ -127,8 +127,8 @@ for _number, (_name, _formula, _right) in _LEMMA_4.items():
         f"localization-eq{_number}",
         f"{_place}, Eq. {_number}",
         f"For the random walk of Assumption 1 and i <= j, {_formula}, with t1 = tr(W Sigma), t2 = tr(W Sigma W Sigma).",
-        corrected=f"{_right}. The print starts the walk at x_1 = 0 in Eq. 15 and shifts the others by constants, so that it "
-        "fits neither start; the leading order in the positions is right.",
+        corrected=f"{_right}. The print starts the walk at x_1 = 0 in Eq. 15 and shifts the others by constants, so "
+        "that it fits neither start; the leading order in the positions is right.",
         consequence="Lemma 1 needs the leading order only and is not harmed by this.",
         mutation=becomes("holds", "the corrected moments", form="corrected"),
         monte_carlo=True,

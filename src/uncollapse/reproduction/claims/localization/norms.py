@@ -78,8 +78,8 @@ def _swapped(m: Array, sigma: Array) -> Link:
     "localization-eq10-ends",
     "Section 5, Eq. 10, its two ends",
     "||Sigma^-1||_F sqrt(tr(W^2)) is at least ||W_QK||_2.",
-    consequence="This is all that the paper uses of Eq. 10, and it holds for a symmetric W_QK; sharper: ||Sigma^-1||_2 in "
-    "place of ||Sigma^-1||_F.",
+    consequence="This is all that the paper uses of Eq. 10, and it holds for a symmetric W_QK; sharper: "
+    "||Sigma^-1||_2 in place of ||Sigma^-1||_F.",
     mutation=becomes("fails", "a quarter of the left side", link=_halved),
     changes={"link": _ends_10},
 )
@@ -104,8 +104,8 @@ def _swapped(m: Array, sigma: Array) -> Link:
     "localization-eq7-third",
     "Section 5, Eq. 7, third link",
     "||W_QK||_F is at most ||W_QK||_1, the matrix l1-norm of Dong's theorem.",
-    corrected="True of the sum of all entries; not of the operator norm, the largest column sum, which is Dong's. For that "
-    "one ||W_QK||_2 <= sqrt(||W_QK||_1 ||W_QK||_inf).",
+    corrected="True of the sum of all entries; not of the operator norm, the largest column sum, which is Dong's. "
+    "For that one ||W_QK||_2 <= sqrt(||W_QK||_1 ||W_QK||_inf).",
     consequence="Say which norm is meant; the chain from tr(W) to Dong's norm needs the corrected links.",
     mutation=becomes("holds", "the sum of all entries", link=_third_7_entries),
     changes={"link": _third_7, "rescue": _third_7_entries},
@@ -122,7 +122,8 @@ def _swapped(m: Array, sigma: Array) -> Link:
     "localization-eq7-first",
     "Section 5, Eq. 7, first link",
     "|tr(W)|/(sqrt(d) ||Sigma||_2) is at most ||W_QK||_2.",
-    corrected="With ||W_QK||_F on the right, or with d in place of sqrt(d). As printed it needs a rank of at most sqrt(d).",
+    corrected="With ||W_QK||_F on the right, or with d in place of sqrt(d). As printed it needs a rank of at most "
+    "sqrt(d).",
     consequence="A large trace bounds the Frobenius norm, and the spectral norm by a factor sqrt(d) less.",
     mutation=becomes("holds", "the Frobenius norm on the right", link=lambda m, sigma: chain_7(m, sigma)[0]),
     changes={"link": _first_7, "better": "low rank"},
@@ -147,8 +148,8 @@ def chain(
 @claim(
     "localization-eq8",
     "Section 5, Eq. 8",
-    "d^2 times the variance of W's eigenvalues is d tr(W^2) - tr(W)^2, so a larger |tr(W)| at a fixed tr(W^2) is a smaller "
-    "variance.",
+    "d^2 times the variance of W's eigenvalues is d tr(W^2) - tr(W)^2, so a larger |tr(W)| at a fixed tr(W^2) is a "
+    "smaller variance.",
     consequence="Right for a symmetric W_QK, whose W has real eigenvalues; `eigenspectrum_variance`.",
     mutation=becomes("fails", "an asymmetric W_QK, with complex eigenvalues", kind="any"),
 )
@@ -183,7 +184,8 @@ def equivalent(run: Run, constant: Callable[[int], float] = math.sqrt) -> Eviden
 def _one_way(tokens: Tensor) -> Tensor:
     """W_QK = m m^T, m the mean token: every query prefers the same key."""
     mean = tokens.mean(dim=0)
-    return torch.outer(mean, mean) / mean.norm() ** 2
+    projection: Tensor = torch.outer(mean, mean) / mean.norm() ** 2
+    return projection
 
 
 def _own_way(tokens: Tensor) -> Tensor:
@@ -194,8 +196,8 @@ def _own_way(tokens: Tensor) -> Tensor:
     "localization-dong-norm",
     "Section 5, connection to rank collapse",
     "Dong et al. proved that the convergence to rank one slows down when ||W_QK||_1 is large.",
-    corrected="A larger norm loosens an upper bound; it need not slow the convergence. With W_QK along the mean token all "
-    "queries turn to one key and the tokens collapse the faster the larger the norm.",
+    corrected="A larger norm loosens an upper bound; it need not slow the convergence. With W_QK along the mean "
+    "token all queries turn to one key and the tokens collapse the faster the larger the norm.",
     consequence="Do not enlarge W_QK in order to save the rank.",
     mutation=becomes("holds", "W_QK = I with tokens of equal length", direction=_own_way),
 )
@@ -214,8 +216,8 @@ def dong_norm(run: Run, direction: Callable[[Tensor], Tensor] = _one_way) -> Evi
     norms = [size * norm_1(direction(tokens)).item() for size in sizes]
     return Evidence(
         judge(rests[-1] > rests[0]),
-        f"As ||W_QK||_1 grows from {norms[0]:.2g} to {norms[-1]:.2g}, the share of the residual that one layer leaves goes "
-        f"from {rests[0]:.2g} to {rests[-1]:.2g}.",
+        f"As ||W_QK||_1 grows from {norms[0]:.2g} to {norms[-1]:.2g}, the share of the residual that one layer "
+        f"leaves goes from {rests[0]:.2g} to {rests[-1]:.2g}.",
         {f"residual left, norm {n:.2g}": r for n, r in zip(norms, rests, strict=True)},
         Plot("norm of W_QK", "share of the residual left", [(n, max(r, 1e-17), "residual") for n, r in
              zip(norms, rests, strict=True)], log_x=True, log_y=True),
@@ -226,8 +228,8 @@ def dong_norm(run: Run, direction: Callable[[Tensor], Tensor] = _one_way) -> Evi
     "localization-A2-expressivity",
     "Section 5, summary A2, first item",
     "If |tr(W)| is maximised for a fixed tr(W^2), the convergence to rank collapse becomes slow.",
-    consequence="Right in simulation, for either sign of the trace and two models of tokens, though the chain (7) does not "
-    "prove it: it bounds an upper bound from below.",
+    consequence="Right in simulation, for either sign of the trace and two models of tokens, though the chain (7) "
+    "does not prove it: it bounds an upper bound from below.",
     mutation=becomes("fails", "|tr(W)| minimised", shares=(1.0, 0.9, 0.5, 0.0)),
     monte_carlo=True,
 )

@@ -25,8 +25,8 @@ from ..claim import ROUNDING, SIGNIFICANT, Evidence, Plot, Run, becomes, claim, 
     "localization-eq1-rows",
     "Section 2, Eq. 1 and 2",
     "The softmax of Eq. 1 is taken for each row, and Eq. 2 mixes tokens by the result: U = W_V X A.",
-    corrected="For each column: tokens are columns here, and U = W_V X A mixes them by the columns of A. W_Q and W_K then "
-    "change roles. Traces, norms and eigenvalues are unaffected.",
+    corrected="For each column: tokens are columns here, and U = W_V X A mixes them by the columns of A. W_Q and "
+    "W_K then change roles. Traces, norms and eigenvalues are unaffected.",
     consequence="Take the softmax over the keys of each query, as every library does.",
     mutation=becomes("holds", "columns", dim=0),
 )
@@ -59,7 +59,7 @@ def taylor(run: Run, slopes: Callable[[int], Tensor] = _tangent) -> Evidence:
     """Against autograd."""
     tokens = 9
     zero = torch.zeros(tokens, dtype=torch.float64)
-    exact = torch.autograd.functional.jacobian(lambda w: w.softmax(dim=-1), zero)
+    exact: Tensor = torch.func.jacrev(lambda w: w.softmax(dim=-1))(zero)
     error = (exact - slopes(tokens)).abs().max().item()
     return Evidence(judge(error < ROUNDING), f"Gradient and formula differ by {error:.1e}.", {"difference": error})
 
@@ -90,8 +90,8 @@ def piecewise_form(run: Run, form: Callable[[Tensor], Tensor] = _clipped) -> Evi
     "localization-piecewise-approximates",
     "Section 2, Figure 1",
     "The clipped tangent approximates the softmax.",
-    corrected="It does for scores much smaller than 1. Scores of the paper's own model grow like T, and there the clipped "
-    "tangent is not even a probability vector: take propagation as a definition.",
+    corrected="It does for scores much smaller than 1. Scores of the paper's own model grow like T, and there the "
+    "clipped tangent is not even a probability vector: take propagation as a definition.",
     consequence="A token's propagation says nothing about the attention that it gets.",
     mutation=becomes("holds", "scores of size 0.01 only", sizes=(0.01,)),
     monte_carlo=True,
@@ -113,8 +113,8 @@ def approximates(run: Run, sizes: tuple[float, ...] = (0.01, 0.3, 1.0, 2.0)) -> 
         numbers[f"sum of the weights, eta = {eta:g}" + ("" if eta > 0.1 else "/T")] = sums.mean().item()
     return Evidence(
         judge(all(good), any(good)),
-        f"Weights that should sum to 1 sum to {float(list(numbers.values())[-1]):.3g} at the largest scores, over {tokens} "
-        f"tokens (standard error {worst:.2g}).",
+        f"Weights that should sum to 1 sum to {float(list(numbers.values())[-1]):.3g} at the largest scores, over "
+        f"{tokens} tokens (standard error {worst:.2g}).",
         numbers,
         standard_error=worst,
     )
@@ -124,8 +124,8 @@ def approximates(run: Run, sizes: tuple[float, ...] = (0.01, 0.3, 1.0, 2.0)) -> 
     "localization-remark2-selector",
     "Section 2, Remark 2",
     "For large T the coefficient vector gamma^i = e_i/T + o(1) behaves like a selector of the i-th input.",
-    corrected="1/T is itself o(1), so the remark is empty. The mean of the scores that gamma^i also subtracts is of the "
-    "size of the i-th score: the variance is c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
+    corrected="1/T is itself o(1), so the remark is empty. The mean of the scores that gamma^i also subtracts is of "
+    "the size of the i-th score: the variance is c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
     consequence="Do not drop the mean of the scores.",
     mutation=becomes("holds", "a vector without the -1/T^2", mean_weight=0.0),
 )
@@ -180,9 +180,10 @@ def _indicator(scores: Tensor) -> Tensor:
 @claim(
     "localization-rho-is-attention",
     "Section 3, localised softmax",
-    "When only a few tokens have a propagation probability well above zero, self-attention is dominated by those tokens.",
-    corrected="In the paper's own simulation the softmax puts its mass on tokens that do not propagate: the most attended "
-    "entries are clipped at 1.",
+    "When only a few tokens have a propagation probability well above zero, self-attention is dominated by those "
+    "tokens.",
+    corrected="In the paper's own simulation the softmax puts its mass on tokens that do not propagate: the most "
+    "attended entries are clipped at 1.",
     consequence="High propagation is not high attention. Look at attention itself.",
     mutation=becomes("holds", "weights that are spread over the propagating tokens", weights=_indicator),
     monte_carlo=True,

@@ -24,7 +24,13 @@ _NUMBERS: dict[str, tuple[str, str, float, Callable[[float, float], bool]]] = {
 
 
 def _trained(
-    id: str, place: str, statement: str, artefact: str, number: str, level: float, wanted: Callable[[float, float], bool]
+    id: str,
+    place: str,
+    statement: str,
+    artefact: str,
+    number: str,
+    level: float,
+    wanted: Callable[[float, float], bool],
 ) -> None:
     """Register a comparison of LocAteR with plain training in one number."""
     artefacts: Sequence[str] = (artefact,)
@@ -38,7 +44,9 @@ def _trained(
         statement,
         consequence="Read the cells when they are in; until then this is open.",
         mutation=Mutation(
-            "made-up cells that agree with it", HOLDS, cells=made_up(artefact, number, {PLAIN: 10.0, OURS: 10.0 * level})
+            "made-up cells that agree with it",
+            HOLDS,
+            cells=made_up(artefact, number, {PLAIN: 10.0, OURS: 10.0 * level}),
         ),
         artefacts=artefacts,
     )(check)
