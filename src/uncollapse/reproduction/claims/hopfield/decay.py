@@ -155,7 +155,7 @@ def aligns(run: Run, bound: Callable[[LayerBounds], Tensor] = lambda layer: laye
 @cache
 def _table(size: Size, seed: int) -> pd.DataFrame:
     """Residual ratios of ViT-T's shape at initialisation, in every variant that the text leaves open."""
-    ids = torch.randint(0, 1000, (1, 64 if size == "full" else 24), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(0, 1000, (1, 64 if size == "full" else 12), generator=torch.Generator().manual_seed(seed))
     wanted = [cell for cell in CELLS if cell.name in (SELF_ATTENTION, HIDDEN_ONLY, SKIP_ONLY, BOTH)]
     parts = [
         residual_by_depth(ids, init=init, layer_norm=norm, seeds=1, cells=wanted)

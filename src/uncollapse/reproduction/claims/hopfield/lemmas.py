@@ -56,7 +56,7 @@ class _Count:
 
 def _count(run: Run, heads: int, form: Form, state: State) -> _Count:
     ratios = []
-    for layer in random_layers(run, run.pick(4000, 400)):
+    for layer in random_layers(run, run.pick(4000, 150)):
         group = [layer, _twin(layer)][:heads]
         if all(head.spans.max().item() <= SPAN for head in group):
             allowed = _bound(group, form, state)

@@ -95,8 +95,7 @@ def eq_9(run: Run, bound: Bound = _printed) -> Evidence:
     "The lower bound is unimodal in nu: it has a peak, near which attention entropy may be kept.",
     corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The "
     "peak is an artefact of e^(-nu/2).",
-    consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of "
-    "Figure 4 go.",
+    consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of Figure 4 go.",
     mutation=becomes("holds", "the printed form", bound=_printed),
 )
 def unimodal(run: Run, bound: Bound = _exact) -> Evidence:

@@ -180,7 +180,7 @@ def symmetrise(run: Run, variance: Callable[[Array, Tensor], Array] = _symmetris
 )
 def gaussian(run: Run, ranks: tuple[int, ...] = (1, 4, 64)) -> Evidence:
     """W_QK = (1.5/k) times a projection of rank k: simulated rho against the formula with exact mean and variance."""
-    tokens, walks = 50, run.pick(20_000, 6_000)
+    tokens, walks = 50, run.pick(20_000, 3_000)
     random, worst, rows = generator(run.seed), {}, []
     for rank in ranks:
         closed = qk_statistics(np.eye(rank) * 1.5 / rank, temperature=1.0).propagation(tokens)
@@ -250,7 +250,7 @@ Rho = Callable[[Array, float, float, int], Array]
 )
 def eq_6(run: Run, rho: Rho = _eq_6_printed) -> Evidence:
     """Walks with many comparable eigenvalues, where the Gaussian approximation is good."""
-    tokens, width, walks = 40, 64, run.pick(8000, 2000)
+    tokens, width, walks = 40, 64, run.pick(8000, 1200)
     random, theta, worst, rows = generator(run.seed), np.arange(1, 41) / 40, 0.0, []
     for mean, scale in ((0.05, 0.02), (0.1, 0.1), (-0.1, 0.1)):
         matrix = qk_matrix(width, mean, scale, random)

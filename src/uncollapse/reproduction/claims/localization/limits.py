@@ -113,12 +113,12 @@ def uniformity(run: Run, etas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 10.0)) -
     corrected="It is uniform when both are near zero. With a zero trace and a finite tr(W^2) the middle propagates "
     "most.",
     consequence="The spectrum's mean alone does not tell uniform from localised; look at eta too.",
-    mutation=becomes("holds", "tr(W^2) near zero as well", eta=0.01),
+    mutation=becomes("holds", "tr(W^2) near zero as well", eta=0.001),
     monte_carlo=True,
 )
 def traceless(run: Run, eta: float = 4.0) -> Evidence:
     """Walks with an exactly traceless W_QK of 64 eigenvalues: rho at the ends and in the middle."""
-    width, tokens, walks = 64, 101, run.pick(6000, 1500)
+    width, tokens, walks = 64, 101, run.pick(6000, 1000)
     random = generator(run.seed)
     spread = torch.randn(width, dtype=torch.float64, generator=random)
     spread = eta * (spread - spread.mean()) / (spread - spread.mean()).norm()
