@@ -215,8 +215,8 @@ def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
     "hopfield-abstract-hidden-state",
     "Abstract; Table 1 with Theorem D.3",
     "It is the hidden state, the inherited scores, that suppresses rank collapse at initialisation.",
-    corrected="The visible skip alpha does it: alpha = 0.5 alone does as well as both, and alpha' = 0.5 alone "
-    "collapses like self-attention. Table 1 changes the two together.",
+    corrected="The visible skip alpha does it: alpha = 0.5 alone does as well as both, and alpha' = 0.5 alone, "
+    "though slower, ends at rounding like self-attention. Table 1 changes the two together.",
     consequence="Do not rely on inherited scores to keep tokens apart; keep a skip. This is about initialisation, not "
     "about trained networks.",
     mutation=becomes("holds", "the visible skip alone, alpha = 0.5 and alpha' = 0", cell=SKIP_ONLY),
@@ -259,7 +259,7 @@ def floor(run: Run, column: Callable[[Run], Sequence[float]] = lambda run: TABLE
     rounding = float(np.finfo(np.float32).eps)
     return Evidence(
         judge(drop > 0.5),
-        f"From layer 4 to layer {len(values)} the column falls by {drop:.2f} decades and its values are "
+        f"From layer 4 to layer {len(values)} the column changes by {abs(drop):.2f} decades and its values are "
         f"{tail.min() / rounding:.3g} to {tail.max() / rounding:.3g} float32 roundings.",
         {"decades from layer 4 on": drop, "smallest": float(tail.min()), "largest": float(tail.max())},
         Plot("layers", "residual ratio", [(n, v, "column") for n, v in enumerate(values, start=1)], log_y=True),

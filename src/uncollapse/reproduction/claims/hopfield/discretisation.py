@@ -162,8 +162,8 @@ def attention_is_the_limit(run: Run, tau_hidden: float = 0.0) -> Evidence:
 @claim(
     "hopfield-F3-feedforward",
     "Appendix F.3",
-    "The (backward, forward) case cannot be computed as a feed-forward layer, because V of the new layer depends on "
-    "the new tokens.",
+    "Because V of the new layer depends on the new tokens, the (backward, forward) case cannot be read as a "
+    "feed-forward network, only as a recurrent one.",
     corrected="The new scores are known beforehand, so that the new tokens solve the linear system X - k P X W_V = "
     "X_n/(1+rho), k = rho/(1+rho). Only (backward, backward) is a nonlinear fixed point.",
     consequence="It costs one linear solve, and iteration converges if and only if k times the spectral radius of "

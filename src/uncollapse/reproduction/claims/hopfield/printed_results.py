@@ -179,7 +179,7 @@ REQUIRED = (
     "schedule",
     "optimizer",
     "weight decay",
-    "dropout",
+    "start of the hidden state",
     "seed",
 )
 TABLE_2 = ("batch size", "learning rate", "schedule", "optimizer", "warmup", "num tokens")
@@ -190,7 +190,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
     "hopfield-table3-complete",
     "Appendix G, Table 3",
     "Table 3 describes the training of the ViT in detail: enough to run it again.",
-    corrected="Weight decay, dropout, seeds, and how the hidden state starts are missing.",
+    corrected="Weight decay, seeds, and how the hidden state starts are missing.",
     consequence="A reproduction has to choose them and to say so.",
     mutation=becomes("holds", "with the missing settings added", given=REQUIRED),
     changes={"given": TABLE_3},
@@ -199,7 +199,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
     "hopfield-table2-complete",
     "Appendix G, Table 2",
     "Table 2 describes the training of GPT-2 in detail: enough to run it again.",
-    corrected="The length of training, weight decay, dropout, seeds, and how the hidden state starts are missing.",
+    corrected="The length of training, weight decay, seeds, and how the hidden state starts are missing.",
     consequence="A reproduction has to choose them and to say so; warm-up is given in epochs of an unknown number.",
     mutation=becomes("holds", "with the missing settings added", given=REQUIRED),
     changes={"given": TABLE_2},
@@ -242,4 +242,34 @@ def affordable(run: Run, operations: float | None, speed: float = 1e11, days: fl
         SCALE if operations > budget else "pending",
         f"One training run is {operations:.1e} operations: {years:,.3g} years of two cores at {speed:.0e} a second.",
         {"operations": operations, "years": years, "budget in days": days},
+    )
+
+
+REFERENCES = {3: "Dong et al.", 5: "Ramsauer et al."}
+CITED = {
+    "the adiabatic limit (Appendix F.1)": (3, "Ramsauer et al."),
+    "the residual metric (Eq. 44)": (5, "Dong et al."),
+}
+RIGHT = {
+    "the adiabatic limit (Appendix F.1)": (5, "Ramsauer et al."),
+    "the residual metric (Eq. 44)": (3, "Dong et al."),
+}
+
+
+@claim(
+    "hopfield-references",
+    "Appendices E and F.1",
+    "The adiabatic limit is cited as that of [3], the residual metric as following [5].",
+    corrected="The other way round: [5] is Ramsauer et al., whose limit it is, and [3] is Dong et al., whose metric "
+    "it is.",
+    consequence="Follow the names, not the numbers.",
+    mutation=becomes("holds", "the two numbers exchanged", cited=RIGHT),
+)
+def references(run: Run, cited: Mapping[str, tuple[int, str]] = CITED) -> Evidence:
+    """The appendix's list of references against what is cited."""
+    wrong = [what for what, (number, meant) in cited.items() if REFERENCES[number] != meant]
+    return Evidence(
+        judge(not wrong),
+        f"Cited by the number of another paper: {' and '.join(wrong) or 'nothing'}.",
+        {"citations": len(cited), "wrong": len(wrong)},
     )

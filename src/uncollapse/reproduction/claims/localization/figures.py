@@ -220,3 +220,30 @@ def words(run: Run, divisor: Callable[[int], float] = lambda width: 1.0) -> Evid
         f"128 eigenvalues of mean {found[0]:.3f}: the stated mean is {stated[0]:.3g}.",
         {"mean": float(found[0]), "stated mean": float(stated[0])},
     )
+
+
+@claim(
+    "localization-eq6-independent",
+    "Section 4, after Eq. 6",
+    "xi and eta can be chosen independently, within |xi| <= sqrt(d).",
+    consequence="Right: scaling W_QK changes eta alone. At a fixed width eta is at least |r|/sqrt(d).",
+    mutation=becomes("fails", "xi beyond sqrt(d)", xis=(20.0,)),
+)
+def independent(run: Run, xis: tuple[float, ...] = (-10.0, 0.0, 5.0, 11.0)) -> Evidence:
+    """Eigenvalues for given xi and eta at d = 128: a mean, and a zero-mean part of the size that is left."""
+    width, worst, missing = 128, 0.0, 0
+    signs = np.where(np.arange(width) % 2 == 0, 1.0, -1.0)
+    for xi in xis:
+        for eta in (0.01, 1.0, 100.0):
+            rest = 1.0 - xi**2 / width
+            if rest < 0.0:
+                missing += 1
+                continue
+            values = eta * (xi / width + math.sqrt(rest / width) * signs)
+            found = qk_statistics(np.diag(values), temperature=1.0)
+            worst = max(worst, abs(found.xi - xi), abs(found.eta / eta - 1.0))
+    return Evidence(
+        judge(missing == 0 and worst < ROUNDING * 1e3),
+        f"{missing} of {3 * len(xis)} pairs (xi, eta) have no W of width {width}; the others are met to {worst:.1e}.",
+        {"pairs": 3 * len(xis), "without a matrix": missing, "largest deviation": worst},
+    )

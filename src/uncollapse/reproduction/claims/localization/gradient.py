@@ -166,7 +166,7 @@ def dominates(run: Run, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evidence:
 @claim(
     "localization-B2-sharp",
     "Appendix B.2, final orders",
-    "The three terms are of the orders T^8, T^5 and T^4.",
+    "The orders T^8, T^5 and T^4 tell how the three terms compare: the first outgrows the second by T^3.",
     corrected="As upper bounds these are true and far too large: the terms grow like T^3, T^2 to T^3, and T^2.",
     consequence="Do not compare terms by these bounds.",
     mutation=becomes("holds", "the orders 3, 3 and 2", orders=(3, 3, 2)),
@@ -251,7 +251,11 @@ _FACTORS: dict[int, Callable[[], Mapping[str, tuple[float, float]]]] = {
     21: lambda: {"first": (0.0, 0.0), "second": (4.0, 1.0 + _exponents()["with the last"]),
                  "third": (4.0, 1.0 + _exponents()["with the last"])},
 }  # fmt: skip
-_CONCLUSION = {19: "T^9 with (A) = O(1) as printed", 20: "T^5.5; the second factor is T^5, not T^4", 21: ""}
+_CONCLUSION = {
+    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared",
+    20: "T^5.5; the second factor is T^5, not T^4",
+    21: "",
+}
 
 
 def _arithmetic(run: Run, equation: int, order: float) -> Evidence:

@@ -83,12 +83,11 @@ def _runaways(run: Run, formula: Formula) -> int:
     return lost
 
 
-for _n, (_penalty, _of) in enumerate(
-    [("scale", "query"), ("scale", "key"), ("mean", "query"), ("mean", "key")], start=1
-):
-    _name, _letter = ("tr(W_QK' W_QK)", "Q") if _penalty == "scale" else ("(tr(W_QK) - 1)^2", "Q")
-    _letter, _partner = ("Q", "K") if _of == "query" else ("K", "Q")
+_FORMULAE = [("scale", "query"), ("scale", "key"), ("mean", "query"), ("mean", "key")]
+for _n, (_penalty, _of) in enumerate(_FORMULAE, start=1):
     _is_mean = _penalty == "mean"
+    _name = "(tr(W_QK) - 1)^2" if _is_mean else "tr(W_QK' W_QK)"
+    _letter, _partner = ("Q", "K") if _of == "query" else ("K", "Q")
     _printed_form = f"[tr(W_QK) - 1] tr(W_QK) W_{_partner}" if _is_mean else f"2 W_{_partner} W_{_partner}' W_{_letter}"
     claim(
         f"localization-gradient{_n}",
@@ -209,4 +208,26 @@ def represents(run: Run, symmetric: bool = False) -> Evidence:
         judge(abs(square / frobenius - 1.0) < 0.01),
         f"tr(W^2) = {square:.1f}, tr(W'W) = {frobenius:.1f}.",
         {"tr(W^2)": square, "tr(W'W)": frobenius},
+    )
+
+
+@claim(
+    "localization-kappa",
+    "Section 7, setup",
+    "kappa_1 = 100 and kappa_2 fix the strength of the regulariser.",
+    corrected="They do with the normalisation of the loss, which the text does not give. Summed over the 64 x 64 "
+    "tokens of a batch the same kappa is 4,096 times weaker against the loss than with the mean.",
+    consequence="State how the loss is averaged beside every kappa; here it is the mean over tokens, once an update.",
+    mutation=becomes("holds", "the mean over tokens alone", normalisers=(64.0 * 64.0,)),
+)
+def kappa_is_enough(run: Run, normalisers: tuple[float, ...] = (1.0, 64.0 * 64.0)) -> Evidence:
+    """The gradient of the penalty against that of the loss, for each reading of the loss that the text allows."""
+    query, key = _weights(run)
+    [pull] = torch.autograd.grad(KAPPA_SCALE * _scale(query, key), query)
+    shares = [float(pull.norm()) * normaliser / 4096.0 for normaliser in normalisers]  # per unit of summed gradient
+    return Evidence(
+        judge(max(shares) / min(shares) < 1.01),
+        f"The readings of the loss that the text allows differ by a factor of {max(shares) / min(shares):,.0f} in the "
+        "strength of the penalty.",
+        {"readings": len(normalisers), "factor between them": max(shares) / min(shares)},
     )

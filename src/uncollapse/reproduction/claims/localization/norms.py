@@ -181,15 +181,18 @@ def equivalent(run: Run, constant: Callable[[int], float] = math.sqrt) -> Eviden
     return Evidence(judge(broken == 0), f"Broken by {broken} random matrices.", {"broken": int(broken)})
 
 
-def _one_way(tokens: Tensor) -> Tensor:
-    """W_QK = m m^T, m the mean token: every query prefers the same key."""
+def _one_way(random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens about a mean m, and W_QK = m m^T/|m|^2: every query prefers the same key."""
+    tokens = torch.randn(12, WIDTH, dtype=torch.float64, generator=random)
+    tokens = (tokens - tokens.mean(dim=0)) / 4.0 + 1.0
     mean = tokens.mean(dim=0)
-    projection: Tensor = torch.outer(mean, mean) / mean.norm() ** 2
-    return projection
+    return tokens, torch.outer(mean, mean) / mean.norm() ** 2
 
 
-def _own_way(tokens: Tensor) -> Tensor:
-    return torch.eye(tokens.shape[1], dtype=torch.float64)
+def _own_way(random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens of length one, and W_QK = I: every query prefers itself."""
+    tokens = torch.randn(12, WIDTH, dtype=torch.float64, generator=random)
+    return tokens / tokens.norm(dim=1, keepdim=True), torch.eye(WIDTH, dtype=torch.float64)
 
 
 @claim(
@@ -199,21 +202,16 @@ def _own_way(tokens: Tensor) -> Tensor:
     corrected="A larger norm loosens an upper bound; it need not slow the convergence. With W_QK along the mean "
     "token all queries turn to one key and the tokens collapse the faster the larger the norm.",
     consequence="Do not enlarge W_QK in order to save the rank.",
-    mutation=becomes("holds", "W_QK = I with tokens of equal length", direction=_own_way),
+    mutation=becomes("holds", "W_QK = I with tokens of equal length", case=_own_way),
 )
-def dong_norm(run: Run, direction: Callable[[Tensor], Tensor] = _one_way) -> Evidence:
+def dong_norm(run: Run, case: Callable[[torch.Generator], tuple[Tensor, Tensor]] = _one_way) -> Evidence:
     """The residual after one layer of attention as W_QK is scaled up."""
-    random = generator(run.seed)
-    tokens = torch.randn(12, 16, dtype=torch.float64, generator=random)
-    tokens = (tokens - tokens.mean(dim=0)) / 4.0 + 1.0
-    if direction is _own_way:
-        tokens = (tokens - tokens.mean(dim=0)) * 4.0
-        tokens = tokens / tokens.norm(dim=1, keepdim=True)
+    tokens, direction = case(generator(run.seed))
     sizes, rests = (1.0, 10.0, 100.0, 1000.0), []
     for size in sizes:
-        scores = tokens @ (size * direction(tokens)) @ tokens.T
-        rests.append((norm_1_inf(residual(scores.softmax(dim=-1) @ tokens)) / norm_1_inf(residual(tokens))).item())
-    norms = [size * norm_1(direction(tokens)).item() for size in sizes]
+        mixed = (tokens @ (size * direction) @ tokens.T).softmax(dim=-1) @ tokens
+        rests.append((norm_1_inf(residual(mixed)) / norm_1_inf(residual(tokens))).item())
+    norms = [size * norm_1(direction).item() for size in sizes]
     return Evidence(
         judge(rests[-1] > rests[0]),
         f"As ||W_QK||_1 grows from {norms[0]:.2g} to {norms[-1]:.2g}, the share of the residual that one layer "
