@@ -29,55 +29,68 @@ def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
     """The chart of one claim; `plot` has x, y (titles), rows of (x, y, series), kind, log_x, log_y, rule, rule_says."""
     table = pd.DataFrame(plot["rows"], columns=["x", "y", "series"])
     table["series"] = table["series"].map(readable)
-    named = table["x"].map(lambda value: isinstance(value, str)).any()
-    if plot["log_y"]:
-        table = table[table["y"] > 0]
-    if plot["log_x"]:
-        table = table[table["x"] > 0]
-    series = list(dict.fromkeys(table["series"]))
-    legend = {"title": None, "orient": "bottom", "columns": 1 if max(map(len, series)) > 22 else 2, "labelLimit": 280}
-    colour = {"field": "series", "type": "nominal", "sort": series, "scale": {"domain": series}}
-    value = _axis("y", plot["y"], plot["log_y"])
-    encoding: Spec = {
-        "color": colour | {"legend": legend if len(series) > 1 else None},
-        "tooltip": [{"field": name, "title": readable(title) or "of"} for name, title in
-                    (("series", "series"), ("x", plot["x"]), ("y", plot["y"]))],
-    }  # fmt: skip
-    if named:
-        encoding |= {"y": {"field": "x", "type": "nominal", "sort": None, "title": None,
-                           "axis": {"labelLimit": 170, "minExtent": 60}}, "x": value}  # fmt: skip
-    else:
-        encoding |= {"x": _axis("x", plot["x"], plot["log_x"]), "y": value}
-        if len(series) > 1:
-            encoding["strokeDash"] = {"field": "series", "type": "nominal", "sort": series, "legend": None}
-    kind = {"type": "point", "filled": True, "size": 60, "opacity": 0.9} if named or plot["kind"] == "point" else {
-        "type": "line", "strokeWidth": 2, "point": {"size": 22} if len(table) < 40 else False}  # fmt: skip
-    layers: list[Spec] = [{"mark": kind, "encoding": encoding}]
+    named = bool(table["x"].map(lambda value: isinstance(value, str)).any())
+    for axis in ("x", "y"):
+        if plot[f"log_{axis}"]:
+            table = table[table[axis] > 0]
+    layers: list[Spec] = [{"mark": _mark(plot, named, len(table)), "encoding": _encoding(plot, table, named)}]
     if plot["rule"] is not None:
-        channel = "x" if named else "y"
-        layers.append(
-            {
-                "data": {"values": [{"level": plot["rule"], "says": plot["rule_says"]}]},
-                "mark": {"type": "rule", "strokeDash": [3, 3], "style": "zero"},
-                "encoding": {channel: {"field": "level", "type": "quantitative"},
-                             "tooltip": [{"field": "says", "title": "level"}, {"field": "level"}]},
-            }
-        )  # fmt: skip
-    height = max(HEIGHT, 17 * table["x"].nunique()) if named else HEIGHT
+        layers.append(_rule(plot, "x" if named else "y"))
     name = f"chart-{id}"
     spec: Spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": WIDTH - 90 if named else WIDTH - 60,
-        "height": height,
+        "height": max(HEIGHT, 17 * table["x"].nunique()) if named else HEIGHT,
         "data": {"table": name},
         "layer": layers,
     }
-    level = f" Dashed: {plot['rule_says']}." if plot["rule_says"] else ""
-    return Chart(name, spec, level.strip(), {name: table})
+    return Chart(name, spec, f"Dashed: {plot['rule_says']}." if plot["rule_says"] else "", {name: table})
+
+
+def _mark(plot: Mapping[str, Any], named: bool, points: int) -> Spec:
+    if named or plot["kind"] == "point":
+        return {"type": "point", "filled": True, "size": 60, "opacity": 0.9}
+    return {"type": "line", "strokeWidth": 2, "point": {"size": 22} if points < 40 else False}
+
+
+def _encoding(plot: Mapping[str, Any], table: pd.DataFrame, named: bool) -> Spec:
+    """Values over numbers upwards; values over names to the right, where names have room."""
+    series = list(dict.fromkeys(table["series"]))
+    several, long = len(series) > 1, max(map(len, series)) > 22
+    legend = {"title": None, "orient": "bottom", "columns": 1 if long else 2, "labelLimit": 280}
+    told = (("series", "series"), ("x", plot["x"]), ("y", plot["y"]))
+    value = _axis("y", plot["y"], plot["log_y"])
+    encoding: Spec = {
+        "color": {
+            "field": "series",
+            "type": "nominal",
+            "sort": series,
+            "scale": {"domain": series},
+            "legend": legend if several else None,
+        },
+        "tooltip": [{"field": name, "title": readable(title) or "of"} for name, title in told],
+    }
+    if named:
+        names = {"field": "x", "type": "nominal", "sort": None, "title": None}
+        return encoding | {"y": names | {"axis": {"labelLimit": 170, "minExtent": 60}}, "x": value}
+    if several and plot["kind"] == "line":
+        encoding["strokeDash"] = {"field": "series", "type": "nominal", "sort": series, "legend": None}
+    return encoding | {"x": _axis("x", plot["x"], plot["log_x"]), "y": value}
+
+
+def _rule(plot: Mapping[str, Any], channel: str) -> Spec:
+    return {
+        "data": {"values": [{"level": plot["rule"], "says": plot["rule_says"]}]},
+        "mark": {"type": "rule", "strokeDash": [3, 3], "style": "zero"},
+        "encoding": {
+            channel: {"field": "level", "type": "quantitative"},
+            "tooltip": [{"field": "says", "title": "level"}, {"field": "level"}],
+        },
+    }
 
 
 def _axis(field: str, title: str, logarithmic: bool) -> Spec:
-    axis: Spec = {"tickCount": 4, "format": "~g"} if not logarithmic else {"tickCount": 4, "format": "~e"}
+    axis: Spec = {"tickCount": 4, "format": ".4~g"} if not logarithmic else {"tickCount": 4, "format": "~e"}
     scale: Spec = {"type": "log"} if logarithmic else {"zero": False}
     return {"field": field, "type": "quantitative", "title": readable(title), "scale": scale, "axis": axis}
 

@@ -18,8 +18,8 @@ _LOWERED = re.compile(rf"([{_LETTER}|])_(QK|VO|inf|[A-Za-z0-9])(?![A-Za-z0-9_])"
 def readable(text: str) -> str:
     """Greek letters and signs in place of their names; code in backticks is left alone.
 
-    >>> readable("theta <= alpha' sqrt(d), see `theta_0`")
-    'θ ≤ α′ √(d), see `theta_0`'
+    >>> readable("theta - 1 <= alpha' sqrt(d), see `theta_0`")
+    'θ − 1 ≤ α′ √(d), see `theta_0`'
     """
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(part if part.startswith("`") else _signs(part) for part in parts)
@@ -38,6 +38,7 @@ def formula_html(text: str) -> str:
 def _signs(text: str) -> str:
     text = _NAMES.sub(lambda name: _GREEK[name[1]], text)
     text = re.sub(r"([αρτ])'", r"\1′", text)
+    text = re.sub(r"(?<=\s)-(?=\s)", "−", text)
     return text.replace("<=", "≤").replace(">=", "≥").replace("sqrt(", "√(")
 
 

@@ -140,7 +140,10 @@ def aligns(run: Run, bound: Callable[[LayerBounds], Tensor] = lambda layer: laye
         for layer in residual_bounds(network, x):
             stated, found = bound(layer).clamp(min=1e-300).log10().item(), layer.measured.log10().item()
             gaps[alpha, layer.layer] = stated - found
-            rows += [(layer.layer, stated, f"bound, alpha = {alpha:g}"), (layer.layer, found, f"residual, {alpha:g}")]
+            rows += [
+                (layer.layer, stated, f"bound, alpha = {alpha:g}"),
+                (layer.layer, found, f"residual, alpha = {alpha:g}"),
+            ]
     worst = max(abs(gap) for gap in gaps.values())
     return Evidence(
         judge(worst < 1.0),

@@ -245,7 +245,8 @@ def central(run: Run, state: str, rule: Callable[[float, float, float, float], f
         Plot(
             "steps",
             "error",
-            [(n, e, "stated rule") for n, e in zip(counts, errors, strict=True)],
+            [(n, e, "stated rule") for n, e in zip(counts, errors, strict=True)]
+            + [(n, _leapfrog(n, _CORRECTED), "corrected rule") for n in counts],
             log_x=True,
             log_y=True,
         ),

@@ -80,7 +80,12 @@ def improves(run: Run, table: Mapping[str, tuple[float, ...]]) -> Evidence:
     """Each printed number with inherited scores against self-attention's of its row."""
     differences = [(name, value - row[0]) for name, row in table.items() for value in row[1:]]
     better = sum(difference > 0 for _, difference in differences)
-    rows = [(name, difference, "difference") for name, difference in differences]
+    kinds = ("alpha = 0.5", "alpha = 0.7")
+    rows = [
+        (name, value - row[0], kind if len(row) > 2 else "difference")
+        for name, row in table.items()
+        for value, kind in zip(row[1:], kinds, strict=False)
+    ]
     return Evidence(
         judge(better == len(differences), better > 0),
         f"{better} of {len(differences)} printed comparisons are in favour; differences from "
