@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
     from .reproduce import Settings
 
-COLUMNS = ("id", "paper", "place", "verdict", "statement", "evidence", "standard_error", "corrected", "consequence")
+COLUMNS = (
+    "id",
+    "paper",
+    "place",
+    "verdict",
+    "statement",
+    "evidence",
+    "standard_error",
+    "corrected",
+    "survives",
+    "consequence",
+)
 
 
 def run_claims(settings: Settings) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .claims_chart import COLOURS
+from .claims_page import FALLS, STANDS
 from .formula import readable
 
 HEADINGS = {
@@ -87,6 +88,8 @@ def _entry(row: Mapping[str, Any], root: str) -> list[str]:
     ]
     if row["corrected"]:
         lines.append(f"- Right form: {escaped(row['corrected'])}")
+    if row["survives"] is not None:
+        lines.append(f"- {STANDS if row['survives'] else FALLS}")
     lines += [
         f"- For a user: {escaped(row['consequence'])}",
         f"- [Check]({root}{check['file']}): `{check['function']}`. With a change, {escaped(row['changed']['says'])}, "

@@ -14,6 +14,8 @@ from .page import Section, document
 
 Row = Mapping[str, Any]
 VERDICTS = tuple(COLOURS)
+STANDS = "What the paper concludes from it stands in the right form."
+FALLS = "What the paper concludes from it does not stand."
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,13 @@ def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str
         caption = f"<figcaption>{escape(chart.aid)}</figcaption>" if chart.aid else ""
         figure = f'<figure><div class="chart" id="{escape(chart.name)}"></div>{caption}</figure>'
     id, verdict = escape(row["id"]), escape(row["verdict"])
-    terms = [("Found", row["evidence"]), ("Right form", row["corrected"]), ("For a user", row["consequence"])]
+    conclusion = {None: "", True: STANDS, False: FALLS}[row["survives"]]
+    terms = [
+        ("Found", row["evidence"]),
+        ("Right form", row["corrected"]),
+        ("Conclusion", conclusion),
+        ("For a user", row["consequence"]),
+    ]
     listed = "".join(f"<dt>{name}</dt><dd>{formula_html(text)}</dd>" for name, text in terms if text)
     return (
         f'<article class="card claim" id="{id}" data-paper="{escape(row["paper"])}" data-verdict="{verdict}" '

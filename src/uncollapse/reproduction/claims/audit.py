@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ..localization_simulation import one_thread
-from .claim import ERROR, Claim, Evidence, Run, Verdict
+from .claim import ERROR, FAILS, Claim, Evidence, Run, Verdict
 
 PAPERS = {
     "hopfield": {
@@ -65,6 +65,7 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "numbers": {name: _plain(value) for name, value in found.numbers.items()},
         "standard_error": None if found.standard_error is None else _plain(found.standard_error),
         "corrected": claim.corrected,
+        "survives": claim.survives if found.verdict == FAILS else None,
         "consequence": claim.consequence,
         "changed": {"says": claim.mutation.says, "verdict": claim.mutation.verdict},
         "artefacts": list(claim.artefacts),

@@ -80,6 +80,7 @@ class Claim:
     mutation: Mutation
     check: Callable[..., Evidence]
     corrected: str = ""  # the right form; empty where the printed one is right or nothing is known to put in its place
+    survives: bool = True  # where it fails: whether what the paper concludes from it stands in the right form; judged
     monte_carlo: bool = False
     artefacts: tuple[str, ...] = ()  # reproductions whose cells decide
 
@@ -101,6 +102,7 @@ def claim(
     consequence: str,
     mutation: Mutation,
     corrected: str = "",
+    survives: bool = True,
     monte_carlo: bool = False,
     artefacts: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
@@ -114,7 +116,9 @@ def claim(
         if id in CLAIMS:
             raise ValueError(f"there are two claims with the id {id!r}.")
         own = check if changes is None else _bound(check, changes)
-        CLAIMS[id] = Claim(id, place, statement, consequence, mutation, own, corrected, monte_carlo, tuple(artefacts))
+        CLAIMS[id] = Claim(
+            id, place, statement, consequence, mutation, own, corrected, survives, monte_carlo, tuple(artefacts)
+        )
         return check
 
     return register

@@ -77,6 +77,7 @@ def double_exponential(run: Run, alpha: float = 0.0) -> Evidence:
     "depth in place of doubly exponential.",
     corrected="C_2 contains the inherited scores, which fall with the residual. At alpha = 0 the residual falls like "
     "alpha'^(L^2/2): slower than doubly exponential, faster than exponential.",
+    survives=False,
     consequence="Inherited scores alone slow collapse; they do not stop it. Keep a skip.",
     mutation=becomes("holds", "with the skip alpha = 0.5", alpha=0.5),
 )
@@ -129,6 +130,7 @@ def skip_extension(run: Run, bound: Callable[[LayerBounds], Tensor] = _with_skip
     "The upper bound closely aligns with the measured decay.",
     corrected="The bound is true in its right form and far above the residual. Table 1 is about alpha = 0.5, of which "
     "the printed bound does not speak.",
+    survives=False,
     consequence="Use the bound as a guarantee, not as a prediction.",
     mutation=becomes("holds", "a bound that is twice the residual", bound=lambda layer: 2.0 * layer.measured),
 )
@@ -220,6 +222,7 @@ def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
     "It is the hidden state, the inherited scores, that suppresses rank collapse at initialisation.",
     corrected="The visible skip alpha does it: alpha = 0.5 alone does as well as both, and alpha' = 0.5 alone, "
     "though slower, ends at rounding like self-attention. Table 1 changes the two together.",
+    survives=False,
     consequence="Do not rely on inherited scores to keep tokens apart; keep a skip. This is about initialisation, not "
     "about trained networks.",
     mutation=becomes("holds", "the visible skip alone, alpha = 0.5 and alpha' = 0", cell=SKIP_ONLY),

@@ -166,6 +166,7 @@ def attention_is_the_limit(run: Run, tau_hidden: float = 0.0) -> Evidence:
     "feed-forward network, only as a recurrent one.",
     corrected="The new scores are known beforehand, so that the new tokens solve the linear system X - k P X W_V = "
     "X_n/(1+rho), k = rho/(1+rho). Only (backward, backward) is a nonlinear fixed point.",
+    survives=False,
     consequence="It costs one linear solve, and iteration converges if and only if k times the spectral radius of "
     "W_V is below 1.",
     mutation=becomes("holds", "scores of the new tokens: (backward, backward)", scores_of_new=True),

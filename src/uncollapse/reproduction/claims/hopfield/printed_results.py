@@ -100,6 +100,7 @@ def improves(run: Run, table: Mapping[str, tuple[float, ...]]) -> Evidence:
     "Main text, ablation of alpha and alpha' (ViT-T, CIFAR-100), printed numbers",
     "Mixing in inherited scores and a skip improves ViT-T on CIFAR-100 for some choice of alpha and alpha'.",
     corrected=f"All 22 printed cells lie below the plain ViT-T of the main table, {PLAIN_TINY}.",
+    survives=False,
     consequence="The ablation ranks settings among themselves; it shows no gain over plain attention.",
     mutation=becomes("holds under a condition", "against a plain network of 72", plain=72.0),
 )
@@ -196,6 +197,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
     "Appendix G, Table 3",
     "Table 3 describes the training of the ViT in detail: enough to run it again.",
     corrected="Weight decay, seeds, and how the hidden state starts are missing.",
+    survives=False,
     consequence="A reproduction has to choose them and to say so.",
     mutation=becomes("holds", "with the missing settings added", given=REQUIRED),
     changes={"given": TABLE_3},
@@ -205,6 +207,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
     "Appendix G, Table 2",
     "Table 2 describes the training of GPT-2 in detail: enough to run it again.",
     corrected="The length of training, weight decay, seeds, and how the hidden state starts are missing.",
+    survives=False,
     consequence="A reproduction has to choose them and to say so; warm-up is given in epochs of an unknown number.",
     mutation=becomes("holds", "with the missing settings added", given=REQUIRED),
     changes={"given": TABLE_2},

@@ -94,6 +94,7 @@ def _one_key(tokens: int) -> Tensor:
     "Rank collapse and entropy collapse seem to exclude each other.",
     corrected="They can happen together: attention of every query to the same single key has entropy 0 and leaves "
     "equal tokens. (The same paragraph quotes the second paper for this.)",
+    survives=False,
     consequence="Test for both; a low entropy does not protect the rank.",
     mutation=becomes("holds", "every query looks at itself", weights=lambda tokens: torch.eye(tokens).double()),
 )
@@ -143,6 +144,7 @@ def peak(run: Run, modes: Sequence[float]) -> Evidence:
     "With Modern Hopfield Attention the cosine similarity between tokens of GPT-2 is kept low.",
     corrected="The peak at 1 goes; the typical similarity does not fall. The printed medians are higher with inherited "
     "scores in most layers.",
+    survives=False,
     consequence="Judge uniformity by the share of aligned pairs and by a rank, not by the mode alone.",
     mutation=becomes("holds", "the two networks' medians exchanged", exchanged=True),
 )

@@ -95,6 +95,7 @@ def eq_9(run: Run, bound: Bound = _printed) -> Evidence:
     "The lower bound is unimodal in nu: it has a peak, near which attention entropy may be kept.",
     corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The "
     "peak is an artefact of e^(-nu/2).",
+    survives=False,
     consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of Figure 4 go.",
     mutation=becomes("holds", "the printed form", bound=_printed),
 )
@@ -216,6 +217,7 @@ def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
     "Localised attention, a concentrated spectrum with a mean away from zero, comes with high attention entropy.",
     corrected="Entropy falls as the mean grows, while rho becomes more and more localised. Only the scale's half "
     "holds: see localization-fig5-scale.",
+    survives=False,
     consequence="Localisation in the paper's sense does not protect from entropy collapse; a large trace brings it on.",
     mutation=becomes("holds", "a mean of 0", means=(0.0,)),
     monte_carlo=True,

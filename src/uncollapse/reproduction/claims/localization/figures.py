@@ -73,6 +73,7 @@ def concentrates(run: Run, etas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)) -> Ev
     "For |xi| of at most 1, rho behaves relatively uniformly whatever eta is.",
     corrected="With the right variance the middle propagates up to sqrt(7) = 2.6 times as often as the ends; "
     "uniform only for eta below about 0.5.",
+    survives=False,
     consequence="As for Lemma 2, item 3.",
     mutation=becomes("holds", "eta = 0.2 only", etas=(0.2,)),
 )
@@ -159,6 +160,7 @@ def figure_3(run: Run, eta: float = 0.02) -> Evidence:
     "xi = 128 and 512, the values of Figure 3, are within reach of a network like that of the experiments (d = 128).",
     corrected="|xi| <= sqrt(d), so they need widths of 16,384 and 262,144. At d = 128, r = 4 comes with eta of at "
     "least 0.354.",
+    survives=False,
     consequence="The limits of Lemma 2 are out of reach at ordinary widths; transitions are blurred.",
     mutation=becomes("holds", "xi = 8", xis=(8.0,)),
 )

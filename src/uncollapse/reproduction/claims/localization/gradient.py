@@ -168,6 +168,7 @@ def dominates(run: Run, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evidence:
     "Appendix B.2, final orders",
     "The orders T^8, T^5 and T^4 tell how the three terms compare: the first outgrows the second by T^3.",
     corrected="As upper bounds these are true and far too large: the terms grow like T^3, T^2 to T^3, and T^2.",
+    survives=False,
     consequence="Do not compare terms by these bounds.",
     mutation=becomes("holds", "the orders 3, 3 and 2", orders=(3, 3, 2)),
     monte_carlo=True,
@@ -192,6 +193,7 @@ def sharp(run: Run, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evidence:
     "In Eq. 4 the summands with gamma_i^i dominate those with gamma_alpha^i, alpha not i.",
     corrected="The off-diagonal entries are -1/T^2 and T times as many. Leaving them out turns a covariance about "
     "the mean into a second moment about zero.",
+    survives=False,
     consequence="Keep both; no T by T matrix is needed for it.",
     mutation=becomes("holds", "all summands", mean_weight=1.0),
     monte_carlo=True,

@@ -149,6 +149,7 @@ def _asymmetric(theta: Array, matrix: Tensor) -> Array:
     "For an asymmetric W_QK the propagation probability can be taken from the symmetrised matrix.",
     corrected="That is another quantity. For any M: v = [(theta^2 - theta + 1/3) tr(M Sigma M' Sigma) + (theta - "
     "1/2)^2 tr(M Sigma M Sigma)]/lambda^2 (`asymmetric_variance`).",
+    survives=False,
     consequence="Trained W_QK are asymmetric; symmetrising understates the variance by about one half.",
     mutation=becomes("holds", "the variance for any matrix", variance=_asymmetric),
     monte_carlo=True,

@@ -79,6 +79,7 @@ def _stated(theta: Array, r: float, form: Form) -> Array:
     "At a fixed eta, the slope of rho goes to 0 everywhere as |xi| goes to 0: positions propagate alike.",
     corrected="rho goes to 1/2 uniformly as (xi, eta) goes to (0, 0). At a fixed eta and xi = 0, rho = erf(1/(eta "
     "sqrt(2c)))/2, which varies by up to sqrt(7) between the middle and the ends.",
+    survives=False,
     consequence="A zero trace does not make attention uniform; there is a middle-site focus once eta exceeds about "
     "0.5.",
     mutation=becomes("holds", "eta going to 0 as well", etas=(0.05,)),
@@ -112,6 +113,7 @@ def uniformity(run: Run, etas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 10.0)) -
     "rho is uniform when tr(W) is near zero while tr(W^2) stays finite.",
     corrected="It is uniform when both are near zero. With a zero trace and a finite tr(W^2) the middle propagates "
     "most.",
+    survives=False,
     consequence="The spectrum's mean alone does not tell uniform from localised; look at eta too.",
     mutation=becomes("holds", "tr(W^2) near zero as well", eta=0.001),
     monte_carlo=True,
@@ -152,6 +154,7 @@ def traceless(run: Run, eta: float = 4.0) -> Evidence:
     "The derivative of rho is the bracket printed, with 4 theta^2 - theta + 5/3 and a factor xi before all of it.",
     corrected="With u = 2c: rho' = pi^(-1/2) u^(-3/2) {e^(-z1^2) xi/6 - e^(-z2^2) [xi/6 + (4 theta - 2)/eta]}. The "
     "print loses u'/2 in the quotient rule and puts xi before 1/eta.",
+    survives=False,
     consequence="The factor xi is what made item 3 look true.",
     mutation=becomes("holds", "the corrected derivative", form="corrected"),
 )
@@ -179,6 +182,7 @@ def derivative(run: Run, form: Form = "as_printed") -> Evidence:
     "|rho'| is at most pi^(-1/2) u^(-3/2) |xi|/eta.",
     corrected="pi^(-1/2) u^(-3/2) (|xi|/3 + |4 theta - 2| e^(-z2^2)/eta). The printed step |e1 A - e2 B| <= |A - B| "
     "is not valid for 0 < e1, e2 <= 1.",
+    survives=False,
     consequence="`derivative_bound` has the right one; it vanishes as xi and eta both do.",
     mutation=becomes("holds", "the corrected bound", form="corrected"),
 )

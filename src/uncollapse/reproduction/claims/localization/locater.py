@@ -123,6 +123,7 @@ def _descended(width: int, kappa_scale: float, kappa_mean: float) -> float:
     "The regulariser minimises the scale while it keeps the mean, tr(W_QK), at a fixed level.",
     corrected="The two penalties trade off: at their minimum tr(W_QK) = kappa_2/(kappa_2 + kappa_1/d), which is "
     "0.0013 to 0.56 for the paper's kappa_1 = 100, d = 128 and kappa_2 = 1e-3 to 1.",
+    survives=False,
     consequence="To hold the trace at 1, kappa_2 has to be large against kappa_1/d.",
     mutation=becomes("holds", "kappa_1 = 0.001", kappa_scale=1e-3),
 )
@@ -148,6 +149,7 @@ def keeps_mean(run: Run, kappa_scale: float = KAPPA_SCALE) -> Evidence:
     "The regularised spectrum is in the localised regime of Lemma 2, tr(W)/lambda above 2.",
     corrected="With a target of 1 even a perfect fit gives tr(W)/lambda = 1/sqrt(128) = 0.088 (Sigma = I). At the "
     "penalty's minimum all or all late tokens propagate.",
+    survives=False,
     consequence="By the paper's own theory the regulariser makes attention uniform, not localised. What helps in "
     "training, if it does, is the smaller scale.",
     mutation=becomes("holds", "a target of 100", target=100.0),
@@ -217,6 +219,7 @@ def represents(run: Run, symmetric: bool = False) -> Evidence:
     "kappa_1 = 100 and kappa_2 fix the strength of the regulariser.",
     corrected="They do with the normalisation of the loss, which the text does not give. Summed over the 64 x 64 "
     "tokens of a batch the same kappa is 4,096 times weaker against the loss than with the mean.",
+    survives=False,
     consequence="State how the loss is averaged beside every kappa; here it is the mean over tokens, once an update.",
     mutation=becomes("holds", "the mean over tokens alone", normalisers=(64.0 * 64.0,)),
 )

@@ -201,6 +201,7 @@ def _own_way(random: torch.Generator) -> tuple[Tensor, Tensor]:
     "Dong et al. proved that the convergence to rank one slows down when ||W_QK||_1 is large.",
     corrected="A larger norm loosens an upper bound; it need not slow the convergence. With W_QK along the mean "
     "token all queries turn to one key and the tokens collapse the faster the larger the norm.",
+    survives=False,
     consequence="Do not enlarge W_QK in order to save the rank.",
     mutation=becomes("holds", "W_QK = I with tokens of equal length", case=_own_way),
 )

@@ -126,6 +126,7 @@ def approximates(run: Run, sizes: tuple[float, ...] = (1e-4, 0.3, 1.0, 2.0)) -> 
     "For large T the coefficient vector gamma^i = e_i/T + o(1) behaves like a selector of the i-th input.",
     corrected="1/T is itself o(1), so the remark is empty. The mean of the scores that gamma^i also subtracts is of "
     "the size of the i-th score: the variance is c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
+    survives=False,
     consequence="Do not drop the mean of the scores.",
     mutation=becomes("holds", "a vector without the -1/T^2", mean_weight=0.0),
 )
@@ -184,6 +185,7 @@ def _indicator(scores: Tensor) -> Tensor:
     "tokens.",
     corrected="In the paper's own simulation the softmax puts its mass on tokens that do not propagate: the most "
     "attended entries are clipped at 1.",
+    survives=False,
     consequence="High propagation is not high attention. Look at attention itself.",
     mutation=becomes("holds", "weights that are spread over the propagating tokens", weights=_indicator),
     monte_carlo=True,
