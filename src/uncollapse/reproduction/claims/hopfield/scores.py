@@ -87,9 +87,16 @@ def common_part(run: Run, bias_weight: float = 1.0) -> Evidence:
 
 
 def _heads(layer: AttentionLayer, x: Tensor) -> Tensor:
-    weights = HeadWeights.of(layer, x)
+    return _summed(layer, x, HeadWeights.of(layer, x).value_output)
+
+
+def _transposed(layer: AttentionLayer, x: Tensor) -> Tensor:
+    return _summed(layer, x, HeadWeights.of(layer, x).value_output.mT)
+
+
+def _summed(layer: AttentionLayer, x: Tensor, value_output: Tensor) -> Tensor:
     attention = layer.scores(x).softmax(dim=-1)  # (1, H, T, T)
-    return torch.einsum("bhts,bsm,hmn->btn", attention, x, weights.value_output)
+    return torch.einsum("bhts,bsm,hmn->btn", attention, x, value_output)
 
 
 @claim(
@@ -97,7 +104,7 @@ def _heads(layer: AttentionLayer, x: Tensor) -> Tensor:
     "Appendix D.2, Eq. 39",
     "A layer of several heads is the sum over heads of P_h X W_VO,h, with W_VO,h = W_V,h W_O,h^T.",
     consequence="Bounds of one head carry over to several (Eq. 40 prints W_V where W_VO,h is meant).",
-    mutation=becomes("fails", "the sum with each W_VO,h transposed", summed=lambda layer, x: _heads(layer, x).flip(-1)),
+    mutation=becomes("fails", "the sum with each W_VO,h transposed", summed=_transposed),
 )
 def several_heads(run: Run, summed: Callable[[AttentionLayer, Tensor], Tensor] = _heads) -> Evidence:
     """Against a layer of AttentionOnly without biases."""

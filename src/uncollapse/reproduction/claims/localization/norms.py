@@ -64,9 +64,9 @@ def _ends_10(m: Array, sigma: Array) -> Link:
     return Link("||M||_2 <= ||Sigma^-1||_F sqrt(tr W^2)", second.smaller, first.larger)
 
 
-def _halved(m: Array, sigma: Array) -> Link:
+def _quarter(m: Array, sigma: Array) -> Link:
     link = _ends_10(m, sigma)
-    return Link("half the right side", link.smaller, link.larger / 4.0)
+    return Link("a quarter of the right side", link.smaller, link.larger / 4.0)
 
 
 def _swapped(m: Array, sigma: Array) -> Link:
@@ -80,7 +80,7 @@ def _swapped(m: Array, sigma: Array) -> Link:
     "||Sigma^-1||_F sqrt(tr(W^2)) is at least ||W_QK||_2.",
     consequence="This is all that the paper uses of Eq. 10, and it holds for a symmetric W_QK; sharper: "
     "||Sigma^-1||_2 in place of ||Sigma^-1||_F.",
-    mutation=becomes("fails", "a quarter of the left side", link=_halved),
+    mutation=becomes("fails", "a quarter of the left side", link=_quarter),
     changes={"link": _ends_10},
 )
 @claim(
