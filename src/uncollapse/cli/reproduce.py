@@ -1,4 +1,4 @@
-"""`uncollapse reproduce`: compute and draw a figure of the papers, corrected and as printed."""
+"""`uncollapse reproduce`: compute and draw a figure of the papers, corrected and as printed, or check their claims."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from typing import Any
 from .command import Command, UserError, option
 from .output import output_folder
 
+CLAIMS = "claims"
+
 
 @dataclass(frozen=True)
 class Settings:
     """What can be set."""
 
-    id: str | None = option(None, "the figure, for example localization-fig4; --list shows all", positional=True)
+    id: str | None = option(
+        None, "the figure, for example localization-fig4, or claims; --list shows all", positional=True
+    )
     out: Path | None = option(None, "folder for ID.csv, ID.json and ID.html (default: the ID)")
     list: bool = option(False, "print the figures there are, and do nothing else")
     png: bool = option(False, "also write ID.png")
     svg: bool = option(False, "also write ID.svg")
     quick: bool = option(False, "the smallest size: fewer points, draws and layers, for a trial")
     force: bool = option(False, "replace the files of an earlier run")
+    only: str | None = option(None, "claims: only the one with this id, or all whose id begins like this")
+    cells: Path = option(Path("results/cells"), "claims: folder with the results of trained networks")
 
 
 def run(settings: Settings) -> int:
@@ -35,11 +41,18 @@ def run(settings: Settings) -> int:
     if settings.list:
         width = max(map(len, FIGURES)) + 2
         print("\n".join(f"{figure.id:<{width}}{figure.title}" for figure in FIGURES.values()))
+        print(f"{CLAIMS:<{width}}Every statement of the two papers with a computed verdict")
         return 0
+    if settings.id == CLAIMS:
+        from .claims import run_claims
+
+        return run_claims(settings)
+    if settings.only is not None:
+        raise UserError(f"--only goes with claims, not with {settings.id}; leave it out.")
     if settings.id is None:
         raise UserError("say which figure, for example localization-fig4; uncollapse reproduce --list shows all.")
     if settings.id not in FIGURES:
-        near = difflib.get_close_matches(settings.id, FIGURES, n=1, cutoff=0.3)
+        near = difflib.get_close_matches(settings.id, [*FIGURES, CLAIMS], n=1, cutoff=0.3)
         hint = f"did you mean {near[0]}?" if near else "uncollapse reproduce --list shows all."
         raise UserError(f"there is no figure {settings.id!r}; {hint}")
     figure, out = FIGURES[settings.id], settings.out or Path(settings.id)
@@ -51,7 +64,7 @@ def run(settings: Settings) -> int:
         started = time.perf_counter()
         with tqdm(desc=figure.id, disable=not sys.stderr.isatty(), leave=False) as bar:
             result = figure.run("smallest" if settings.quick else "full", bar.update)
-        record = _record(settings, result.settings, time.perf_counter() - started)
+        record = {"figure": settings.id, **circumstances(settings, result.settings, time.perf_counter() - started)}
         versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
         source = f"uncollapse reproduce {figure.id}; {versions}."
         html = figure_page(figure.title, result.sentences, result.chart, result.reading_aid, result.summary, source)
@@ -67,8 +80,8 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _record(settings: Settings, figure_settings: Any, seconds: float) -> dict[str, Any]:
-    """What is needed to compute the figure again."""
+def circumstances(settings: Settings, own_settings: Any, seconds: float) -> dict[str, Any]:
+    """What is needed to compute it again."""
     import altair
     import numpy
     import scipy
@@ -77,9 +90,8 @@ def _record(settings: Settings, figure_settings: Any, seconds: float) -> dict[st
     from uncollapse import __version__
 
     return {
-        "figure": settings.id,
         "size": "smallest" if settings.quick else "full",
-        "settings": dict(figure_settings),
+        "settings": dict(own_settings),
         "seconds": round(seconds, 2),
         "versions": {
             "uncollapse": __version__,
@@ -95,7 +107,7 @@ def _record(settings: Settings, figure_settings: Any, seconds: float) -> dict[st
 
 COMMAND = Command(
     name="reproduce",
-    summary="Compute and draw a figure of the papers, corrected and as printed side by side.",
+    summary="Compute and draw a figure of the papers, corrected and as printed side by side, or check their claims.",
     example="uncollapse reproduce localization-fig4 --out my-figure --png",
     settings=Settings,
     run=run,

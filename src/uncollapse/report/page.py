@@ -49,17 +49,26 @@ class Section:
 
 
 def document(
-    title: str, lead: str, sections: Sequence[Section], choice: Mapping[str, Any], rest: str = "", footer: str = ""
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    choice: Mapping[str, Any],
+    rest: str = "",
+    footer: str = "",
+    assets: Sequence[str] = (),
 ) -> str:
     """The HTML of a page; `lead` and `rest` are HTML with everything escaped, the others are plain text.
+
+    `assets` names further style sheets and scripts of this room, such as claims.css and claims.js.
 
     `choice` holds the values that the charts of the page share and its menus change: layer, head, metric, ...
     """
     charts = [chart for section in sections for chart in section.charts]
     tables = {name: table_data(table) for chart in charts for name, table in chart.tables.items()}
     settings = {"choice": dict(choice), "configs": {scheme: config(scheme) for scheme in ("light", "dark")}}
-    scripts = [_library(), _asset("page.js")]
-    # Only these two scripts may run and nothing may be loaded, whatever a name in the data tries.
+    scripts = [_library(), _asset("page.js"), *(_asset(name) for name in assets if name.endswith(".js"))]
+    style = "\n".join(_asset(name) for name in ("page.css", *assets) if name.endswith(".css"))
+    # Only these scripts may run and nothing may be loaded, whatever a name in the data tries.
     sources = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:;"
@@ -76,7 +85,7 @@ def document(
 {GENERATOR}
 <title>{escape(title)}</title>
 <link rel="icon" href="data:,">
-<style>{_asset("page.css")}</style>
+<style>{style}</style>
 </head>
 <body>
 <main>
@@ -90,8 +99,7 @@ def document(
 {_json("tables", tables)}
 {_json("charts", {chart.name: chart.spec for chart in charts})}
 {_json("settings", settings)}
-<script>{scripts[0]}</script>
-<script>{scripts[1]}</script>
+{"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """

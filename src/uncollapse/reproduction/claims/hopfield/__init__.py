@@ -1,0 +1,1 @@
+"""Statements of the first paper: Masumura and Taki, NeurIPS 2025."""

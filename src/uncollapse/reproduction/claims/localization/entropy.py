@@ -1,0 +1,302 @@
+"""Section 5: the lower bound of attention entropy (Eq. 9, Figure 4), and the simulation of Figure 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+
+from uncollapse.metrics import entropy, localisation
+from uncollapse.theory import (
+    Band,
+    Simulation,
+    anisotropic_covariance,
+    entropy_lower_bound,
+    entropy_minimiser,
+    generator,
+    scores_norm_bound,
+    simulate,
+)
+from uncollapse.theory.form import Array
+from uncollapse.theory.random_walk import CONFIDENCE
+
+from ...figure import Size
+from ...localization_simulation import one_thread
+from ..claim import ROUNDING, SIGNIFICANT, Evidence, Plot, Run, becomes, claim, judge
+
+Bound = Callable[[Array, int], Array]
+NORMS = np.linspace(0.0, 20.0, 401)
+
+
+def _printed(nu: Array, tokens: int) -> Array:
+    return entropy_lower_bound(nu, tokens, "as_printed")
+
+
+def _exact(nu: Array, tokens: int) -> Array:
+    return entropy_lower_bound(nu, tokens)
+
+
+def _curve(tokens: int) -> Plot:
+    some = NORMS[::16]
+    rows = [
+        (float(nu), float(v), name)
+        for name, bound in (("corrected", _exact), ("as printed", _printed))
+        for nu, v in zip(some, bound(some, tokens), strict=True)
+    ]
+    return Plot("nu", "bound of the entropy", rows, rule=math.log(tokens), rule_says="log T")
+
+
+@claim(
+    "localization-eq9-bound",
+    "Section 5, Eq. 9",
+    "By Theorem 3.1 of Zhai et al. the attention entropy is at least ln(1 + T e^-nu) + nu e^(-nu/2)/(1/T + e^-nu), "
+    "for large T.",
+    corrected="log(1 + (T-1) b) + nu sqrt(T(T-1)) b/(1 + (T-1) b), b = exp(-nu sqrt(T/(T-1))): the theorem has "
+    "e^-nu where Eq. 9 has e^(-nu/2). It is attained.",
+    consequence="The printed form exceeds log T, which no entropy can. Use `entropy_lower_bound`.",
+    mutation=becomes("holds", "the theorem's form", bound=_exact),
+)
+def eq_9(run: Run, bound: Bound = _printed) -> Evidence:
+    """Random layers, log T, and the scores that have the least entropy."""
+    tokens = 64
+    over = bound(NORMS, tokens) > math.log(tokens) * (1 + 1e-6)
+    random, below, cases = generator(run.seed), 0, run.pick(400, 60)
+    for _ in range(cases):
+        size = 10.0 ** (3.0 * torch.rand(1, generator=random).item() - 2.0)
+        x, qk = (torch.randn(n, m, dtype=torch.float64, generator=random) for n, m in ((16, 4), (4, 4)))
+        spread = entropy((size * x @ qk @ x.T).softmax(dim=-1)).min().item()
+        below += spread < float(bound(np.asarray(scores_norm_bound(x.T, size * qk, 1.0)), 16)) - ROUNDING
+    least = min(
+        float(entropy(torch.as_tensor(entropy_minimiser(nu, tokens)).softmax(dim=-1)))
+        - float(bound(np.asarray(nu), tokens))
+        for nu in (0.5, 2.0, 4.0, 8.0)
+    )
+    return Evidence(
+        judge(not over.any() and below == 0 and least > -1e-9),
+        f"T = 64, nu = 4: the bound is {float(bound(np.asarray(4.0), tokens)):.2f}, log T = {math.log(tokens):.2f}; "
+        f"it exceeds log T for {over.mean():.0%} of nu up to 20, and {below} of {cases} random layers lie below it.",
+        {
+            "bound at nu = 4": float(bound(np.asarray(4.0), tokens)),
+            "log T": math.log(tokens),
+            "layers below": below,
+            "layers": cases,
+        },
+        _curve(tokens),
+    )
+
+
+@claim(
+    "localization-eq9-unimodal",
+    "Section 5, after Eq. 9, and Figure 4",
+    "The lower bound is unimodal in nu: it has a peak, near which attention entropy may be kept.",
+    corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The "
+    "peak is an artefact of e^(-nu/2).",
+    survives=False,
+    consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of Figure 4 go.",
+    mutation=becomes("holds", "the printed form", bound=_printed),
+)
+def unimodal(run: Run, bound: Bound = _exact) -> Evidence:
+    """Whether the theorem's bound rises anywhere."""
+    peaks = {}
+    for tokens in (16, 64, 256, 4096):
+        values = bound(NORMS, tokens)
+        peaks[tokens] = float(NORMS[int(values.argmax())])
+    return Evidence(
+        judge(all(peak > 0.1 for peak in peaks.values())),
+        "The largest value is at nu = " + ", ".join(f"{nu:.2g} (T = {t})" for t, nu in peaks.items()) + ".",
+        {f"peak, T = {t}": nu for t, nu in peaks.items()},
+        _curve(64),
+    )
+
+
+@claim(
+    "localization-eq9-vanishes",
+    "Section 5, after Eq. 9",
+    "The lower bound vanishes as ||W_QK||_2 goes to infinity, so that entropy tends to be higher when it is small.",
+    consequence="This half of the argument stands: smaller query-key weights guarantee more entropy, most at zero.",
+    mutation=becomes(
+        "fails", "a bound with a floor of one nat", bound=lambda nu, tokens: np.maximum(1.0, _exact(nu, tokens))
+    ),
+)
+def vanishes(run: Run, bound: Bound = _exact) -> Evidence:
+    """Far out, and against small nu."""
+    far, near = float(bound(np.asarray(100.0), 64)), float(bound(np.asarray(0.5), 64))
+    return Evidence(
+        judge(far < 1e-6 < near),
+        f"T = 64: {near:.2f} nats at nu = 0.5, {far:.1e} at nu = 100.",
+        {"nu = 0.5": near, "nu = 100": far},
+    )
+
+
+@claim(
+    "localization-eq9-temperature",
+    "Section 5, nu below Eq. 9",
+    "nu = ||X X'||_2 ||W_QK||_2 bounds the scores.",
+    corrected="nu = ||X X'||_2 ||W_QK||_2/lambda. Without 1/lambda it is a bound where lambda >= 1, and a needlessly "
+    "loose one.",
+    consequence="`scores_norm_bound` divides by the temperature.",
+    mutation=becomes("holds", "divided by lambda", divided=True),
+)
+def temperature(run: Run, divided: bool = False) -> Evidence:
+    """Norms of score columns against nu, at several temperatures."""
+    random, broken = generator(run.seed), {}
+    for heat in (0.25, 1.0, 4.0):
+        broken[heat] = 0
+        for _ in range(run.pick(300, 60)):
+            x, qk = (torch.randn(4, n, dtype=torch.float64, generator=random) for n in (8, 4))
+            x[:, 1:] *= 0.1  # one long token, where the bound is nearly attained
+            qk = torch.outer(x[:, 0], x[:, 0]) + 0.01 * qk
+            size = (x.T @ qk @ x / heat).norm(dim=0).max().item()
+            broken[heat] += size > scores_norm_bound(x, qk, heat if divided else 1.0) * (1 + ROUNDING)
+    return Evidence(
+        judge(not any(broken.values()), broken[1.0] == 0 and broken[4.0] == 0),
+        "Scores exceed nu in " + ", ".join(f"{n} cases at lambda = {h:g}" for h, n in broken.items()) + ".",
+        {f"exceeded, lambda = {h:g}": n for h, n in broken.items()},
+    )
+
+
+MEANS, SCALES = (0.0, 0.01, 0.1, 0.3), (0.01, 0.1, 0.3, 1.0)
+FIXED_MEAN, FIXED_SCALE = 0.1, 0.01
+
+
+@cache
+def _simulated(size: Size, seed: int, anisotropic: bool = False) -> dict[tuple[float, float], Simulation]:
+    """Figure 5's simulation along one line of means and one of scales."""
+    spectra = [(mean, FIXED_SCALE) for mean in MEANS] + [(FIXED_MEAN, scale) for scale in SCALES[1:]] + [(0.0, 0.3)]
+    width, tokens, walks, draws = (128, 40, 300, 10) if size == "full" else (64, 20, 60, 4)
+    covariance = anisotropic_covariance(width, generator(seed)) if anisotropic else None
+    with one_thread():
+        runs = simulate(spectra, width=width, tokens=tokens, walks=walks, draws=draws, covariance=covariance, seed=seed)
+    return {(own.mean, own.scale): own for own in runs}
+
+
+def _error(band: Band, draws: int) -> float:
+    """The largest standard error of a mean over draws of W_QK, from its confidence interval."""
+    return float(np.max(band.high - band.low)) / 2.0 / float(student.ppf(0.5 + CONFIDENCE / 2.0, draws - 1))
+
+
+def _entropies(runs: Sequence[Simulation]) -> tuple[list[float], float]:
+    """Mean entropies of the last query, and the largest standard error."""
+    values = [float(own.last_entropy.mean) for own in runs]
+    return values, max(_error(own.last_entropy, len(own.statistics)) for own in runs)
+
+
+@claim(
+    "localization-fig5-localises",
+    "Section 5, numerical simulation, Figure 5, left",
+    "rho localises with a smaller scale and a larger mean of the eigenvalues.",
+    consequence="Right in simulation.",
+    mutation=becomes("fails", "smaller means", means=MEANS[::-1]),
+    monte_carlo=True,
+)
+def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
+    """The index of localisation of simulated rho at the smallest scale as the mean grows."""
+    runs = [_simulated(run.size, run.seed)[mean, FIXED_SCALE] for mean in means]
+    index = [float(localisation(torch.as_tensor(own.rho.mean))) for own in runs]
+    error = max(_error(own.rho, len(own.statistics)) for own in runs)
+    rows = [(n / len(own.rho.mean), float(v), f"mean {own.mean:g}") for own in runs
+            for n, v in enumerate(own.rho.mean, start=1)]  # fmt: skip
+    return Evidence(
+        judge(index[-1] > index[0] + 0.2),
+        "Index of localisation: "
+        + ", ".join(f"{v:.2f} at mean {m:g}" for m, v in zip(means, index, strict=True))
+        + f" (standard error of rho at most {error:.2f}).",
+        {f"mean {m:g}": v for m, v in zip(means, index, strict=True)},
+        Plot("position", "rho", rows),
+        standard_error=error,
+    )
+
+
+@claim(
+    "localization-A2-entropy",
+    'Section 5, summary A2, and "rank collapse against entropy collapse"',
+    "Localised attention, a concentrated spectrum with a mean away from zero, comes with high attention entropy.",
+    corrected="Entropy falls as the mean grows, while rho becomes more and more localised. Only the scale's half "
+    "holds: see localization-fig5-scale.",
+    survives=False,
+    consequence="Localisation in the paper's sense does not protect from entropy collapse; a large trace brings it on.",
+    mutation=becomes("holds", "a mean of 0", means=(0.0,)),
+    monte_carlo=True,
+)
+def high_entropy(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
+    """The entropy of the last query at the smallest scale, in the paper's own simulation."""
+    runs = _simulated(run.size, run.seed)
+    values, error = _entropies([runs[mean, FIXED_SCALE] for mean in means])
+    top = math.log(len(runs[means[0], FIXED_SCALE].rho.mean))
+    return Evidence(
+        judge(min(values) > 0.9 * top - SIGNIFICANT * error),
+        "Entropy: " + ", ".join(f"{v:.2f} at mean {m:g}" for m, v in zip(means, values, strict=True))
+        + f", of at most {top:.2f} nats (standard error {error:.2f}).",
+        {f"mean {m:g}": v for m, v in zip(means, values, strict=True)},
+        Plot("mean of the eigenvalues", "entropy of the last query",
+             [(m, v, "entropy") for m, v in zip(means, values, strict=True)], rule=top, rule_says="log T"),
+        standard_error=error,
+    )  # fmt: skip
+
+
+@claim(
+    "localization-sec8-maximising",
+    "Section 8",
+    "Maximising the scale of the spectrum is related to mitigating both rank collapse and entropy collapse.",
+    corrected="Minimising, as everywhere else in the paper.",
+    consequence="A slip of the pen.",
+    mutation=becomes("holds", "minimising", direction=-1.0),
+    changes={"direction": 1.0},
+    monte_carlo=True,
+)
+@claim(
+    "localization-fig5-scale",
+    "Section 5, numerical simulation, Figure 5, right, and summary A2, second item",
+    "At a fixed mean, a smaller scale of the eigenvalues leads to a higher attention entropy.",
+    consequence="Right; it is flat at small scales and falls at large ones. (The sentence in the text lacks the word "
+    '"smaller".)',
+    mutation=becomes("fails", "a larger scale", direction=1.0),
+    changes={"direction": -1.0},
+    monte_carlo=True,
+)
+def scale(run: Run, direction: float) -> Evidence:
+    """The entropy of the last query at mean 0.1 as the scale grows."""
+    runs = _simulated(run.size, run.seed)
+    values, error = _entropies([runs[FIXED_MEAN, own] for own in SCALES])
+    change = values[-1] - values[0]
+    return Evidence(
+        judge(direction * change > 0 and abs(change) > 2.0 * error),
+        "Entropy at mean 0.1: " + ", ".join(f"{v:.2f} at scale {s:g}" for s, v in zip(SCALES, values, strict=True))
+        + f" (standard error {error:.2f}).",
+        {f"scale {s:g}": v for s, v in zip(SCALES, values, strict=True)},
+        Plot("scale of the eigenvalues", "entropy of the last query",
+             [(s, v, "entropy") for s, v in zip(SCALES, values, strict=True)], log_x=True),
+        standard_error=error,
+    )  # fmt: skip
+
+
+@claim(
+    "localization-fig5-proxy",
+    "Section 5, numerical simulation, anisotropic covariance",
+    "The spectrum of W_QK is a proxy for that of W = W_QK Sigma: the trend is the same with an anisotropic Sigma.",
+    consequence="Right for the covariance of the paper; a covariance with few large eigenvalues was not tried there.",
+    mutation=becomes("fails", "means in the opposite order for one of the two", reverse=True),
+    monte_carlo=True,
+)
+def proxy(run: Run, reverse: bool = False) -> Evidence:
+    """Localisation over the means with both covariances."""
+    rows, indices, error = [], {}, 0.0
+    for name, anisotropic in (("isotropic", False), ("anisotropic", True)):
+        runs = _simulated(run.size, run.seed, anisotropic)
+        own = [float(localisation(torch.as_tensor(runs[mean, FIXED_SCALE].rho.mean))) for mean in MEANS]
+        error = max(error, *(_error(each.rho, len(each.statistics)) for each in runs.values()))
+        indices[name] = own[::-1] if reverse and anisotropic else own
+        rows += [(m, v, name) for m, v in zip(MEANS, indices[name], strict=True)]
+    agree = float(np.corrcoef(indices["isotropic"], indices["anisotropic"])[0, 1])
+    return Evidence(
+        judge(agree > 0.8),
+        f"Localisation over four means correlates by {agree:.2f} between the two covariances (standard error of rho "
+        f"at most {error:.2f}).",
+        {"correlation": agree, "anisotropic, largest mean": indices["anisotropic"][-1]},
+        Plot("mean of the eigenvalues", "localisation", rows),
+        standard_error=error,
+    )

@@ -1,0 +1,251 @@
+"""Section 4: what is read off Figures 2 and 3, and under which conditions rho localises."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from uncollapse.metrics import localisation
+from uncollapse.theory import propagation_variance, qk_statistics, signal_propagation
+
+from ..claim import ROUNDING, Evidence, Plot, Run, becomes, claim, judge
+from .limits import FORMS, THETA
+
+
+@claim(
+    "localization-large-r",
+    "Section 4, after Lemma 2",
+    "rho localises at the middle site when |r| = |tr(W)|/lambda is far above 2.",
+    consequence="A share 1/r of the tokens propagates; that is the localised regime.",
+    mutation=becomes("fails", "r = 1", rs=(1.0,)),
+)
+def large_r(run: Run, rs: tuple[float, ...] = (4.0, 8.0, 16.0)) -> Evidence:
+    """The share of positions with rho above one half, near the limit."""
+    shares = {r: float((signal_propagation(THETA, r / 1e-3, 1e-3) > 0.5).mean()) for r in rs}
+    return Evidence(
+        judge(all(share < 0.3 for share in shares.values())),
+        "Share of positions that propagate: " + ", ".join(f"{s:.2f} at r = {r:g}" for r, s in shares.items()) + ".",
+        {f"r = {r:g}": share for r, share in shares.items()},
+    )
+
+
+@claim(
+    "localization-fig2-concentrates",
+    "Section 4, Figure 2, localisation",
+    "For |xi| of 5 and more, rho concentrates on fewer tokens as eta increases.",
+    consequence="True of both variance factors until the signal vanishes.",
+    mutation=becomes("fails", "eta decreasing", etas=(2.0, 1.0, 0.5, 0.1)),
+)
+def concentrates(run: Run, etas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)) -> Evidence:
+    """The share of positions with rho above 0.1, and the index of localisation (1: a single token)."""
+    shares, indices = {}, {}
+    for form in FORMS:
+        for xi in (5.0, 8.0, 12.0):
+            curves = [signal_propagation(THETA, xi, eta, form) for eta in etas]
+            shares[form, xi] = [float((rho > 0.1).mean()) for rho in curves]
+            indices[form, xi] = [float(localisation(torch.as_tensor(rho))) for rho in curves]
+    falls = [all(b <= a + ROUNDING for a, b in itertools.pairwise(row)) and row[-1] < row[0] for row in shares.values()]
+    rows = [
+        (e, v, f"xi = {xi:g}")
+        for (form, xi), row in shares.items()
+        if form == "corrected"
+        for e, v in zip(etas, row, strict=True)
+    ]
+    return Evidence(
+        judge(all(falls)),
+        f"The share of positions with rho above 0.1 falls with eta in {sum(falls)} of {len(falls)} cases (three xi, "
+        f"both variance factors), to {min(row[-1] for row in shares.values()):.2f} at the least.",
+        {
+            f"localisation, xi = {xi:g}, {form.replace('_', ' ')}": f"{row[0]:.2f} to {row[-1]:.2f}"
+            for (form, xi), row in indices.items()
+        },
+        Plot("eta", "share of positions", rows),
+    )
+
+
+@claim(
+    "localization-fig2-uniform",
+    "Section 4, Figure 2, localisation",
+    "For |xi| of at most 1, rho behaves relatively uniformly whatever eta is.",
+    corrected="With the right variance the middle propagates up to sqrt(7) = 2.6 times as often as the ends; "
+    "uniform only for eta below about 0.5.",
+    survives=False,
+    consequence="As for Lemma 2, item 3.",
+    mutation=becomes("holds", "eta = 0.2 only", etas=(0.2,)),
+)
+def small_xi(run: Run, etas: tuple[float, ...] = (0.2, 1.0, 2.0, 4.0)) -> Evidence:
+    """The largest rho over the smallest at xi = 0."""
+    ratios = {}
+    for eta in etas:
+        rho = signal_propagation(THETA, 0.0, eta)
+        ratios[eta] = float(rho.max() / rho.min())
+    return Evidence(
+        judge(all(ratio < 1.5 for ratio in ratios.values())),
+        "Largest over smallest rho: " + ", ".join(f"{v:.2f} at eta = {e:g}" for e, v in ratios.items()) + ".",
+        {f"eta = {e:g}": v for e, v in ratios.items()},
+    )
+
+
+def _centre(xi: float, eta: float) -> float:
+    rho = signal_propagation(THETA, xi, eta)
+    return float((rho * THETA).sum() / rho.sum())
+
+
+@claim(
+    "localization-fig2-sites",
+    "Section 4, Figure 2, late-, middle- and early-site focus",
+    "At a small eta a large xi focuses on late tokens and a large negative xi on early ones; at eta = 0.5 and more, "
+    "|xi| of 5 and more focuses on the middle.",
+    consequence="The three regimes are there with the corrected variance too.",
+    mutation=becomes("fails", "the sign of xi exchanged", late=-8.0),
+)
+def sites(run: Run, late: float = 8.0) -> Evidence:
+    """The centre of mass of rho."""
+    centres = {
+        "late: eta = 0.001": _centre(late, 0.001),
+        "early: eta = 0.001": _centre(-late, 0.001),
+        "middle: eta = 1": _centre(abs(late), 1.0),
+        "middle: eta = 1, negative": _centre(-abs(late), 1.0),
+    }
+    values = list(centres.values())
+    return Evidence(
+        judge(values[0] > 0.65 and values[1] < 0.35 and abs(values[2] - 0.5) < 0.12 and abs(values[3] - 0.5) < 0.12),
+        "Centre of rho: " + ", ".join(f"{v:.2f} ({k})" for k, v in centres.items()) + ".",
+        centres,
+    )
+
+
+@claim(
+    "localization-fig2-caption",
+    "Section 4, caption of Figure 2",
+    "eta = sqrt(tr(W^2))/lambda^2.",
+    corrected="sqrt(tr(W^2))/lambda, as in the text and as Lemma 1's variance needs.",
+    consequence="A slip of the pen.",
+    mutation=becomes("holds", "lambda", power=1),
+)
+def caption_2(run: Run, power: int = 2) -> Evidence:
+    """The variance c eta^2 against that of the traces, for lambda = 3."""
+    square, temperature = 2.0, 3.0
+    eta = math.sqrt(square) / temperature**power
+    stated = float(propagation_variance(0.3, eta))
+    exact = float(propagation_variance(0.3, qk_statistics(np.eye(2), temperature=temperature).eta))
+    return Evidence(
+        judge(abs(stated / exact - 1) < ROUNDING),
+        f"With lambda = 3 the variance would be {stated / exact:.3g} times the right one.",
+        {"stated variance": stated, "right variance": exact},
+    )
+
+
+@claim(
+    "localization-fig3-eta",
+    "Section 4, Figure 3 and the text on it",
+    "For xi = 512 the product xi eta is 5.12 at eta = 0.02.",
+    corrected="At eta = 0.01, which the caption's two products also imply.",
+    consequence="A slip of the pen; `reproduce localization-fig3` takes 0.01.",
+    mutation=becomes("holds", "eta = 0.01", eta=0.01),
+)
+def figure_3(run: Run, eta: float = 0.02) -> Evidence:
+    """Arithmetic."""
+    product = 512.0 * eta
+    return Evidence(judge(abs(product - 5.12) < 1e-9), f"512 x {eta:g} = {product:g}.", {"product": product})
+
+
+@claim(
+    "localization-fig3-width",
+    "Section 4, Figure 3 with Eq. 5",
+    "xi = 128 and 512, the values of Figure 3, are within reach of a network like that of the experiments (d = 128).",
+    corrected="|xi| <= sqrt(d), so they need widths of 16,384 and 262,144. At d = 128, r = 4 comes with eta of at "
+    "least 0.354.",
+    survives=False,
+    consequence="The limits of Lemma 2 are out of reach at ordinary widths; transitions are blurred.",
+    mutation=becomes("holds", "xi = 8", xis=(8.0,)),
+)
+def reachable(run: Run, xis: tuple[float, ...] = (128.0, 512.0)) -> Evidence:
+    """The largest xi of a 128 by 128 matrix is that of the identity."""
+    largest = qk_statistics(np.eye(128)).xi
+    return Evidence(
+        judge(max(xis) <= largest),
+        f"The largest xi at d = 128 is {largest:.1f}; the figure has {', '.join(f'{x:g}' for x in xis)}, which need "
+        f"widths of {', '.join(f'{x * x:,.0f}' for x in xis)}.",
+        {"largest xi at d = 128": largest, "width needed": max(xis) ** 2},
+    )
+
+
+def _at_bound(width: int) -> float:
+    return math.sqrt(width)
+
+
+@claim(
+    "localization-larger-width",
+    "Section 4, limiting condition",
+    "A larger embedding dimension d helps attention to localise, because the trace can stay away from zero while every "
+    "eigenvalue goes to zero.",
+    consequence="At a fixed tr(W)/lambda the edges of the propagating region sharpen like 1/sqrt(d).",
+    mutation=becomes("fails", "xi that does not grow with d", xi=lambda width: 8.0),
+)
+def larger_width(run: Run, xi: Callable[[int], float] = _at_bound) -> Evidence:
+    """How fast rho rises through theta = 1/2 at r = 4, for equal eigenvalues."""
+    widths = (64, 256, 1024)
+    rises = []
+    for width in widths:
+        size = xi(width)
+        rho = signal_propagation(THETA, size, 4.0 / size)
+        rises.append(float(THETA[np.argmax(rho > 0.8)] - THETA[np.argmax(rho > 0.2)]))
+    return Evidence(
+        judge(rises[-1] < 0.6 * rises[0]),
+        "rho goes from 0.2 to 0.8 within "
+        + ", ".join(f"{v:.3f} (d = {w})" for w, v in zip(widths, rises, strict=True))
+        + ".",
+        {f"rise, d = {w}": v for w, v in zip(widths, rises, strict=True)},
+    )
+
+
+@claim(
+    "localization-spectrum-words",
+    "Section 4, limiting condition",
+    "The eigenvalues are drawn from a distribution with mean tr(W) and scale tr(W^2).",
+    corrected="These are sums: the mean is tr(W)/d and the mean square tr(W^2)/d.",
+    consequence='"Mean" and "scale" of the spectrum in the paper are d times what the words say.',
+    mutation=becomes("holds", "divided by d", divisor=lambda width: float(width)),
+)
+def words(run: Run, divisor: Callable[[int], float] = lambda width: 1.0) -> Evidence:
+    """Sample mean and mean square of eigenvalues against the stated ones."""
+    eigenvalues = np.random.default_rng(run.seed).normal(0.3, 0.1, 128)
+    stated = np.array([eigenvalues.sum(), (eigenvalues**2).sum()]) / divisor(len(eigenvalues))
+    found = np.array([eigenvalues.mean(), (eigenvalues**2).mean()])
+    return Evidence(
+        judge(bool(np.allclose(stated, found))),
+        f"128 eigenvalues of mean {found[0]:.3f}: the stated mean is {stated[0]:.3g}.",
+        {"mean": float(found[0]), "stated mean": float(stated[0])},
+    )
+
+
+@claim(
+    "localization-eq6-independent",
+    "Section 4, after Eq. 6",
+    "xi and eta can be chosen independently, within |xi| <= sqrt(d).",
+    consequence="Right: scaling W_QK changes eta alone. At a fixed width eta is at least |r|/sqrt(d).",
+    mutation=becomes("fails", "xi beyond sqrt(d)", xis=(20.0,)),
+)
+def independent(run: Run, xis: tuple[float, ...] = (-10.0, 0.0, 5.0, 11.0)) -> Evidence:
+    """Eigenvalues for given xi and eta at d = 128: a mean, and a zero-mean part of the size that is left."""
+    width, worst, missing = 128, 0.0, 0
+    signs = np.where(np.arange(width) % 2 == 0, 1.0, -1.0)
+    for xi in xis:
+        for eta in (0.01, 1.0, 100.0):
+            rest = 1.0 - xi**2 / width
+            if rest < 0.0:
+                missing += 1
+                continue
+            values = eta * (xi / width + math.sqrt(rest / width) * signs)
+            found = qk_statistics(np.diag(values), temperature=1.0)
+            worst = max(worst, abs(found.xi - xi), abs(found.eta / eta - 1.0))
+    return Evidence(
+        judge(missing == 0 and worst < ROUNDING * 1e3),
+        f"{missing} of {3 * len(xis)} pairs (xi, eta) have no W of width {width}; the others are met to {worst:.1e}.",
+        {"pairs": 3 * len(xis), "without a matrix": missing, "largest deviation": worst},
+    )
