@@ -250,7 +250,8 @@ def _quiet_libraries() -> Iterator[None]:
     """What the libraries say about their own defaults and files is not the user's concern."""
     bars = is_progress_bar_enabled()
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    levels = {name: logging.getLogger(name).level for name in ("transformers", "accelerate", "datasets", "huggingface_hub")}
+    names = ("transformers", "accelerate", "datasets", "huggingface_hub")
+    levels = {name: logging.getLogger(name).level for name in names}
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
