@@ -6,7 +6,7 @@ import pytest
 
 from uncollapse.bench.models import Size, compile_cell, duels, gpt2_decode, model_cells
 
-TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1)
+TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
 
 
 def test_every_model_gets_a_ratio():

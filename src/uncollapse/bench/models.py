@@ -43,10 +43,11 @@ class Size:
     new_tokens: int = 128
     layers: int = 12
     batches: int = 8  # of a diagnosis
+    vocabulary: int = 50257
 
 
 FULL = Size()
-QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2)
+QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2, vocabulary=4096)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_ste
 def gpt2_step(size: Size) -> tuple[Run, Run]:
     """GPT-2 of small's width, without dropout: with it CPU SDPA leaves its fast path."""
     stock, converted = _stock_and_converted(_gpt2(size).train())
-    ids = torch.randint(0, 50257, (1, size.tokens))
+    ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
     def step(model: nn.Module) -> Run:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss)
@@ -132,7 +133,7 @@ def gpt2_locater(size: Size) -> tuple[Run, Run]:
     """The same model with the penalty's gradient added before each step, as LocaterCallback does."""
     stock = _gpt2(size).train()
     regularised = copy.deepcopy(stock)
-    ids = torch.randint(0, 50257, (1, size.tokens))
+    ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
     def step(model: Any, before_step: Run) -> Run:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss, before_step)
@@ -182,7 +183,7 @@ def gpt2_decode(size: Size) -> tuple[Run, Run]:
 def gpt2_diagnose(size: Size) -> tuple[Run, Run]:
     """One streaming pass with all metrics, against forwards that measure nothing."""
     model = _gpt2(size).eval()
-    batches = [{"input_ids": torch.randint(0, 50257, (1, size.tokens))} for _ in range(size.batches)]
+    batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
     return lambda: diagnose(model, batches, progress=False), lambda: _forwards(model, batches)
 
 
@@ -190,7 +191,7 @@ def gpt2_collected(size: Size) -> tuple[Run, Run]:
     """What is done without a streaming pass: keep the attention maps and hidden states, then two metrics of them."""
     model = _gpt2(size).eval()
     model.set_attn_implementation("eager")
-    batches = [{"input_ids": torch.randint(0, 50257, (1, size.tokens))} for _ in range(size.batches)]
+    batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
 
     def collect() -> None:
         for batch in batches:
@@ -217,13 +218,13 @@ def x_transformers_step(size: Size) -> tuple[Run, Run]:
     """A decoder of GPT-2 small's size in x-transformers: residual_attn against its fast path, which excludes it."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-    ids = torch.randint(0, 50257, (1, size.tokens))
+    ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
     def step(**options: bool) -> Run:
         torch.manual_seed(SEED)
         layers = Decoder(dim=768, depth=size.layers, heads=12, attn_dim_head=64, **options)
         model = AutoregressiveWrapper(
-            TransformerWrapper(num_tokens=50257, max_seq_len=size.tokens, attn_layers=layers)
+            TransformerWrapper(num_tokens=size.vocabulary, max_seq_len=size.tokens, attn_layers=layers)
         ).train()
         return training_step(model, lambda: model(ids))
 
@@ -244,7 +245,9 @@ def compile_cell() -> Cell:
 def _gpt2(size: Size) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=size.layers, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+    config = GPT2Config(
+        vocab_size=size.vocabulary, n_layer=size.layers, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0
+    )
     model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     model.loss_type = "ForCausalLM"  # transformers warns if it has to guess
     return model
