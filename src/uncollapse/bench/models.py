@@ -162,7 +162,7 @@ def vit_step(size: Size) -> tuple[Run, Run]:
 def gpt2_decode(size: Size) -> tuple[Run, Run]:
     """Greedy decoding with a cache, through generate(); the prompt's own pass is part of it."""
     stock, converted = _stock_and_converted(_gpt2(size).eval())
-    prompt = torch.randint(0, 50256, (1, size.prompt))
+    prompt = torch.randint(0, size.vocabulary - 1, (1, size.prompt))
 
     def decode(model: Any) -> Run:
         def run() -> None:
