@@ -172,7 +172,7 @@ def gpt2_decode(size: Size) -> tuple[Run, Run]:
                 max_new_tokens=size.new_tokens,
                 min_new_tokens=size.new_tokens,
                 do_sample=False,
-                pad_token_id=50256,
+                pad_token_id=0,
             )
 
         return run
