@@ -86,8 +86,8 @@ def _sections(content: RunsContent) -> list[Section]:
             aid=final_strip.AID,
             after=named_rows(content.numbers, content.numbers_aid) if len(content.numbers) else "",
         ),
-        _over_training("Over training", content, content.curves),
-        _over_training("Collapse over training", content, content.layers),
+        over_training("Over training", content, content.curves),
+        over_training("Collapse over training", content, content.layers),
         Section(
             "How alike are the tokens at the end?",
             similarities([d for d in content.diagnoses if len(d.cosines)]),
@@ -108,7 +108,7 @@ def _sections(content: RunsContent) -> list[Section]:
             "pairs",
             rho_map.AID,
         ),
-        _over_training("LocAteR", content, content.penalty),
+        over_training("LocAteR", content, content.penalty),
     ]
 
 
@@ -133,12 +133,12 @@ def _lead(content: RunsContent) -> str:
     )
     return (
         f'<div class="reports">{cards}</div>\n'
-        f'<section class="card"><h2>What the runs show</h2>{_words(content.findings)}</section>\n{notes}\n'
+        f'<section class="card"><h2>What the runs show</h2>{words_html(content.findings)}</section>\n{notes}\n'
         f"{differences}\n"
     )
 
 
-def _words(findings: Sequence[str]) -> str:
+def words_html(findings: Sequence[str]) -> str:
     """Sentences; those about one thing, named before the first colon, stand under its name."""
     subjects: dict[str, list[str]] = {}
     for sentence in findings:
@@ -162,7 +162,8 @@ def _finals(content: RunsContent) -> list[Chart]:
     ]
 
 
-def _over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
+def over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
+    """A section of curves, one a measure."""
     charts = [
         training_curve(m.table, name, m.title, content.names, logarithmic=m.logarithmic, ends=m.ends)
         for name, m in measures.items()

@@ -1,0 +1,33 @@
+"""Charts of a page beside each other as one picture, for a README or a slide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import vl_convert
+
+from .chart import Chart, Spec
+from .theme import config
+
+SCALE = 2  # pixels of the picture for each of the chart, for sharp screens
+
+
+def picture(charts: Sequence[Chart], widths: Sequence[int], height: int) -> bytes:
+    """The charts as a PNG, in light colours."""
+    paper = config("light")
+    # Panels have no common width, which the pages' limit of titles asks for.
+    paper["title"] = paper["title"] | {"limit": 600}
+    spec = {
+        "hconcat": [_panel(chart, width, height) for chart, width in zip(charts, widths, strict=True)],
+        "params": list({p["name"]: p for chart in charts for p in chart.spec.get("params", [])}.values()),
+        "spacing": 36,
+        "resolve": {"scale": {"color": "independent"}, "legend": {"color": "independent"}},
+        "config": paper | {"padding": 16},
+    }
+    return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
+
+
+def _panel(chart: Chart, width: int, height: int) -> Spec:
+    """A chart of fixed size; its named values are those of the whole picture."""
+    own = ("$schema", "autosize", "params")
+    return {k: v for k, v in chart.alone().items() if k not in own} | {"width": width, "height": height}
