@@ -142,7 +142,7 @@ def test_seeds_make_a_folder_each(tmp_path, capsys):
         (["quickstart", "--steps", "ten"], "--steps must be a whole number, got 'ten'."),
         (["quikstart"], "there is no recipe 'quikstart', and no such file; did you mean quickstart?"),
         (["quickstart", "--batch_size", "5", "--accumulation", "2"], "batch_size must be a multiple of processes x"),
-        (["quickstart", "--examples", "3"], "the data has 3 examples, which is less than one batch of 16"),
+        (["quickstart", "--examples", "3"], "the data has 3 examples, which is less than one batch of 8"),
         (["quickstart", "--data", "absent.txt"], "absent.txt"),
         (["uptrain", "--model", "/absent"], "there is no folder /absent, and the hub has no such model or cannot"),
         (["quickstart", "--seeds", "0"], "--seeds must be at least 1"),

@@ -21,7 +21,7 @@ PURPOSE = (
     "Stack enough attention layers and the tokens become alike: the network forgets which token is which (rank "
     "collapse). Its sibling is attention that stares at one token (entropy collapse). uncollapse finds both in any "
     "Hugging Face model, explains them, and lets you try what is said to help. This page does so on a small scale: "
-    "attention-only networks at initialisation, then the same small GPT trained four times, with four ways of attending."
+    "attention-only networks at initialisation, then one small GPT trained four times, with four ways of attending."
 )
 MEASURES = ("residual_ratio", "cosine_mean", "entropy_normalised")
 MOMENTS = ("before training", "after training")
@@ -48,7 +48,11 @@ def demo_page(content: DemoContent) -> str:
     sections = [section for section in _sections(content) if section.charts]
     rest = (
         open_table(runs.differences, "What differs between the recipes", "Everything else is equal, the seed too.")
-        + open_table(runs.costs, "Time and memory", "Measured while whatever else ran on this machine.")
+        + open_table(
+            runs.costs,
+            "Time",
+            "One run after the other in one process; what else the machine did meanwhile counts too.",
+        )
         + table_html(runs.runs, f"The runs ({len(runs.runs)})")
     )
     return document(TITLE, _lead(content), sections, {"layer": last, "tokens": "raw"}, rest, content.source)
@@ -56,8 +60,7 @@ def demo_page(content: DemoContent) -> str:
 
 def demo_picture(content: DemoContent) -> bytes:
     """The main charts in one PNG: depth at initialisation, learning, and the layers of the trained models."""
-    depth = depth_networks.depth_networks(content.depth, content.networks)
-    charts = [depth, *_curves(content)[:1], _lines(content, MEASURES[0])[-1]]
+    charts = [_depth(content), *_curves(content)[:1], _lines(content, MEASURES[0])[-1]]
     return picture(charts, [400, 300, 300][: len(charts)], 260)
 
 
@@ -80,8 +83,8 @@ def _sections(content: DemoContent) -> list[Section]:
     return [
         Section(
             "How deep can attention go?",
-            [depth_networks.depth_networks(content.depth, content.networks)],
-            after=named_rows(_depth_table(content.depth)),
+            [_depth(content)],
+            after=table_html(_depth_table(content.depth), "The numbers"),
         ),
         Section(
             "Do they learn?",
@@ -112,6 +115,10 @@ def _sections(content: DemoContent) -> list[Section]:
     ]
 
 
+def _depth(content: DemoContent) -> Chart:
+    return depth_networks.depth_networks(content.depth, content.networks, solid=len(content.runs.names))
+
+
 def _curves(content: DemoContent) -> list[Chart]:
     """Learning curves; the loss per token and its exponential say the same as bits per byte."""
     kept = ("curve-eval-bits-per-byte", "curve-loss")
@@ -134,4 +141,3 @@ def _depth_table(depth: pd.DataFrame) -> pd.DataFrame:
     wide = depth.pivot(index="depth", columns="attention", values="mean")[list(depth["attention"].unique())]
     wide = wide.map(lambda ratio: f"{ratio:.2g}")
     return wide.rename_axis(index="layers", columns=None).reset_index()
-

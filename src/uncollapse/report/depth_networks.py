@@ -16,12 +16,15 @@ AID = (
 )
 
 
-def depth_networks(table: pd.DataFrame, names: Sequence[str]) -> Chart:
-    """Lines of `mean` over `depth`, one a network; the column `report` (from 1) chooses colour and name."""
+def depth_networks(table: pd.DataFrame, names: Sequence[str], solid: int) -> Chart:
+    """Lines of `mean` over `depth`, one a network; the column `report` (from 1) chooses colour and name.
+
+    Numbers above `solid` are dashed: another network may lie below them.
+    """
     shown = sorted(int(number) for number in table["report"].unique())
     table = table.assign(mean=table["mean"].clip(lower=SMALLEST))
     deepest = int(table["depth"].max())
-    legend = {"title": None, "orient": "top", "columns": 3, "labelExpr": "networks[datum.value - 1]", "values": shown}
+    legend = {"title": None, "orient": "top", "columns": 2, "labelExpr": "networks[datum.value - 1]", "values": shown}
     colour = {
         "field": "report",
         "type": "nominal",
@@ -46,14 +49,17 @@ def depth_networks(table: pd.DataFrame, names: Sequence[str]) -> Chart:
         {"field": "attention", "title": "network", "type": "nominal"},
         *tooltip(depth=whole("layers"), mean="residual ratio", spread="spread of initialisations"),
     ]
+    other = f"datum.report > {solid}"
+    dash = {"condition": {"test": other, "value": [5, 4]}, "value": [1, 0]}
+    size = {"condition": {"test": other, "value": 22}, "value": 46}
     encoding = {"x": x, "y": y, "color": colour, "tooltip": told}
     spec = {
         "title": "Attention alone, at initialisation",
         "data": {"table": "depth-networks"},
         "params": parameters(networks=list(names)),
         "layer": [
-            {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": encoding},
-            {"mark": {"type": "point", "filled": True, "opacity": 1, "size": 42}, "encoding": encoding},
+            {"mark": {"type": "line", "strokeWidth": 2.5}, "encoding": encoding | {"strokeDash": dash}},
+            {"mark": {"type": "point", "filled": True, "opacity": 1}, "encoding": encoding | {"size": size}},
         ],
     }
     return Chart("depth-networks", wide(spec, height=330), AID, {"depth-networks": table})

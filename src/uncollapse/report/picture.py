@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import vl_convert
 
-from .chart import Chart, Spec
+from .chart import Chart, Spec, parameters
 from .theme import config
 
 SCALE = 2  # pixels of the picture for each of the chart, for sharp screens
@@ -19,12 +19,18 @@ def picture(charts: Sequence[Chart], widths: Sequence[int], height: int) -> byte
     paper["title"] = paper["title"] | {"limit": 600}
     spec = {
         "hconcat": [_panel(chart, width, height) for chart, width in zip(charts, widths, strict=True)],
-        "params": list({p["name"]: p for chart in charts for p in chart.spec.get("params", [])}.values()),
+        "params": parameters(**_values(charts)),
         "spacing": 36,
-        "resolve": {"scale": {"color": "independent"}, "legend": {"color": "independent"}},
+        "resolve": {"legend": {"color": "independent", "strokeDash": "independent"}},
         "config": paper | {"padding": 16},
     }
     return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
+
+
+def _values(charts: Sequence[Chart]) -> Spec:
+    """The named values of all charts; a picture has no chosen layer."""
+    values = {p["name"]: p["value"] for chart in charts for p in chart.spec.get("params", [])}
+    return values | ({"layer": 0} if "layer" in values else {})
 
 
 def _panel(chart: Chart, width: int, height: int) -> Spec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ METHODS = {
         {"rule": "hopfield", "alpha": 0.0, "alpha_hidden": 0.5},
     ),
     "LocAteR": Method(
-        f"Stock attention with the penalty κ₁ tr(WᵀW) + κ₂ (tr W − 1)², κ₁ = κ₂ = {KAPPA:g}: equal, so that its own "
+        f"Stock attention with the penalty κ₁ tr(WᵀW) + κ₂ (tr W - 1)², κ₁ = κ₂ = {KAPPA:g}: equal, so that its own "
         "minimum has a trace near 1; small, so that at the start it is a few hundredths of the loss.",
         {"kappa_scale": KAPPA, "kappa_mean": KAPPA},
     ),
@@ -129,8 +129,19 @@ class Demo:
 
 
 def measure(depth: pd.DataFrame, runs: Sequence[Path]) -> Demo:
-    """Read the runs and set them side by side."""
-    return Demo(depth, compare_runs(runs))
+    """Read the runs and set them side by side.
+
+    Peak memory is that of the process, which all runs of a demo share, so it says nothing of one of them.
+    """
+    found = compare_runs(runs)
+    return Demo(
+        depth,
+        replace(
+            found,
+            final=found.final[found.final["measure"] != "peak_memory"],
+            runs=found.runs.drop(columns="peak_memory_mb"),
+        ),
+    )
 
 
 def _name_of(number: int) -> str:

@@ -94,12 +94,12 @@ def locater(outcomes: Sequence[Outcome], name: str = "LocAteR", plain: str = "se
     if held.bits is None or free.bits is None:
         return f"{said}; what that does to learning is not known."
     gap = held.bits - free.bits
-    price = "for the same bits per byte" if f"{abs(gap):.3f}" == "0.000" else _price(gap)
-    return f"{said}; {price}."
+    return f"{said}; bits per byte {_price(gap)} (one seed)."
 
 
 def _price(gap: float) -> str:
-    return f"bits per byte {abs(gap):.3f} {'worse' if gap > 0 else 'better'} (one seed)"
+    size = f"{abs(gap):.3f}"
+    return "equal to three decimals" if size == "0.000" else f"{size} {'higher' if gap > 0 else 'lower'}"
 
 
 def _residual(outcome: Outcome) -> Change | None:
@@ -114,9 +114,14 @@ def _changes(outcomes: Sequence[Outcome], of: Callable[[Outcome], Change | None]
     parts = []
     for outcome in outcomes:
         change = of(outcome)
-        values = "not measured" if change is None else " → ".join(number(value) for value in change)
+        values = "not measured" if change is None else " → ".join(map(_three, change))
         parts.append(f"{outcome.name} {values}")
     return ", ".join(parts)
+
+
+def _three(value: float) -> str:
+    """Three decimals, so that 0.998 is not 1; powers of ten for what they cannot show."""
+    return f"{value:.3f}" if value >= 0.01 else number(value)
 
 
 def _verdict(outcomes: Sequence[Outcome], kind: str) -> str:

@@ -108,18 +108,14 @@ def _finals(comparison: Comparison) -> dict[str, Final]:
 def _curves(comparison: Comparison) -> dict[str, Measured]:
     curves = {}
     for measure in comparison.measures:
-        table = curve(
-            [[_of(run, measure.key) for run in group.runs] for group in comparison.groups], comparison.groups
-        )
+        table = curve([[_of(run, measure.key) for run in group.runs] for group in comparison.groups], comparison.groups)
         title = measure.words[0].upper() + measure.words[1:]
         curves[_id(measure.key)] = Measured(title, table, logarithmic="perplexity" in measure.key)
     return curves
 
 
 def _penalty_curves(groups: Sequence[Group]) -> dict[str, Measured]:
-    tables = {
-        key: curve([[_of(run, key) for run in group.runs] for group in groups], groups) for key in PENALTY_TITLES
-    }
+    tables = {key: curve([[_of(run, key) for run in group.runs] for group in groups], groups) for key in PENALTY_TITLES}
     return {_id(key): Measured(PENALTY_TITLES[key], table) for key, table in tables.items()}
 
 
