@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 import pandas as pd
@@ -13,7 +13,7 @@ from .chart import Chart
 from .comparison_page import entropies_by_layer, similarities
 from .page import Section, document, menu, named_rows, open_table, table_html
 from .picture import picture
-from .runs_page import Measured, RunsContent, over_training, words_html
+from .runs_page import Measured, RunsContent, words_html
 from .training_curves import training_curve
 
 TITLE = "What keeps tokens apart?"
@@ -25,6 +25,14 @@ PURPOSE = (
 )
 MEASURES = ("residual_ratio", "cosine_mean", "entropy_normalised")
 MOMENTS = ("before training", "after training")
+CAUTION = (
+    "A small model, a short training and one seed: this page shows how to look, not which way of attending is best. "
+    "For that, train several seeds (uncollapse train --seeds 3) and compare them (uncollapse compare)."
+)
+SPECTRUM_AID = (
+    "W = W_QᵀW_K of a head, means over all heads at each diagnosis. LocAteR pulls tr W towards 1 and holds tr(WᵀW), "
+    "the size of W, down; the others are free."
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ def demo_page(content: DemoContent) -> str:
 
 def demo_picture(content: DemoContent) -> bytes:
     """The main charts in one PNG: depth at initialisation, learning, and the layers of the trained models."""
-    charts = [_depth(content), *_curves(content)[:1], _lines(content, MEASURES[0])[-1]]
+    charts = [_depth(content), *_curves(content)[:1], _lines(content, "cosine_mean")[-1]]
     return picture(charts, [400, 300, 300][: len(charts)], 260)
 
 
@@ -73,7 +81,8 @@ def _lead(content: DemoContent) -> str:
     notes = "".join(f'<div class="verdict noted"><p><b>○</b> {escape(n)}</p></div>' for n in content.runs.notes)
     return (
         f"<p>{escape(PURPOSE)}</p>\n"
-        f'<section class="card"><h2>Five findings</h2>{words_html(content.findings)}</section>\n{notes}\n'
+        f'<section class="card"><h2>Five findings</h2>{words_html(content.findings)}'
+        f'<p class="aid">{escape(CAUTION)}</p></section>\n{notes}\n'
         f'<div class="reports">{cards}</div>\n'
     )
 
@@ -90,8 +99,8 @@ def _sections(content: DemoContent) -> list[Section]:
             "Do they learn?",
             _curves(content),
             layout="pairs",
-            aid="The same data in the same order, one seed each. Lines closer than seeds would be apart say nothing.",
-            after=named_rows(runs.numbers, runs.numbers_aid),
+            aid="The same data in the same order, one seed each: no spread is known, and small gaps may be chance.",
+            after=named_rows(runs.numbers),
         ),
         Section(
             "Collapse by layer, before and after training",
@@ -111,7 +120,12 @@ def _sections(content: DemoContent) -> list[Section]:
             layout="pairs",
             aid=entropy_violins.AID,
         ),
-        over_training("What LocAteR holds: the query-key matrix W of each head", runs, content.spectrum),
+        Section(
+            "What LocAteR holds: the query-key matrix W of each head",
+            _drawn(content, content.spectrum),
+            layout="pairs",
+            aid=SPECTRUM_AID,
+        ),
     ]
 
 
@@ -121,9 +135,17 @@ def _depth(content: DemoContent) -> Chart:
 
 def _curves(content: DemoContent) -> list[Chart]:
     """Learning curves; the loss per token and its exponential say the same as bits per byte."""
-    kept = ("curve-eval-bits-per-byte", "curve-loss")
-    found = {name: content.runs.curves[name] for name in kept if name in content.runs.curves}
-    return [training_curve(m.table, name, m.title, content.runs.names) for name, m in found.items() if len(m.table)]
+    titles = {"curve-eval-bits-per-byte": "Held-out bits per byte", "curve-loss": "Training loss"}
+    curves = content.runs.curves
+    return _drawn(content, {name: replace(curves[name], title=t) for name, t in titles.items() if name in curves})
+
+
+def _drawn(content: DemoContent, measures: Mapping[str, Measured]) -> list[Chart]:
+    return [
+        training_curve(m.table, name, m.title, content.runs.names, logarithmic=m.logarithmic)
+        for name, m in measures.items()
+        if len(m.table)
+    ]
 
 
 def _lines(content: DemoContent, measure: str) -> list[Chart]:

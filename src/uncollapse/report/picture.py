@@ -9,6 +9,7 @@ import vl_convert
 from .chart import Chart, Spec, parameters
 from .theme import config
 
+OWN = {"color": "independent", "strokeDash": "independent"}  # every panel has a legend of its own
 SCALE = 2  # pixels of the picture for each of the chart, for sharp screens
 
 
@@ -21,7 +22,7 @@ def picture(charts: Sequence[Chart], widths: Sequence[int], height: int) -> byte
         "hconcat": [_panel(chart, width, height) for chart, width in zip(charts, widths, strict=True)],
         "params": parameters(**_values(charts)),
         "spacing": 36,
-        "resolve": {"legend": {"color": "independent", "strokeDash": "independent"}},
+        "resolve": {"scale": OWN, "legend": OWN},
         "config": paper | {"padding": 16},
     }
     return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))

@@ -86,8 +86,8 @@ def _sections(content: RunsContent) -> list[Section]:
             aid=final_strip.AID,
             after=named_rows(content.numbers, content.numbers_aid) if len(content.numbers) else "",
         ),
-        over_training("Over training", content, content.curves),
-        over_training("Collapse over training", content, content.layers),
+        _over_training("Over training", content, content.curves),
+        _over_training("Collapse over training", content, content.layers),
         Section(
             "How alike are the tokens at the end?",
             similarities([d for d in content.diagnoses if len(d.cosines)]),
@@ -108,7 +108,7 @@ def _sections(content: RunsContent) -> list[Section]:
             "pairs",
             rho_map.AID,
         ),
-        over_training("LocAteR", content, content.penalty),
+        _over_training("LocAteR", content, content.penalty),
     ]
 
 
@@ -162,8 +162,7 @@ def _finals(content: RunsContent) -> list[Chart]:
     ]
 
 
-def over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
-    """A section of curves, one a measure."""
+def _over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
     charts = [
         training_curve(m.table, name, m.title, content.names, logarithmic=m.logarithmic, ends=m.ends)
         for name, m in measures.items()

@@ -131,14 +131,15 @@ class Demo:
 def measure(depth: pd.DataFrame, runs: Sequence[Path]) -> Demo:
     """Read the runs and set them side by side.
 
-    Peak memory is that of the process, which all runs of a demo share, so it says nothing of one of them.
+    Peak memory is that of the process, which all runs of a demo share, and the speed that of the last steps only:
+    neither says anything of one method.
     """
     found = compare_runs(runs)
     return Demo(
         depth,
         replace(
             found,
-            final=found.final[found.final["measure"] != "peak_memory"],
+            final=found.final[~found.final["measure"].isin(["peak_memory", "tokens_per_second"])],
             runs=found.runs.drop(columns="peak_memory_mb"),
         ),
     )

@@ -53,13 +53,16 @@ def learning(outcomes: Sequence[Outcome]) -> str:
     if not known:
         return f"Learning: no run has held-out numbers.{lost}"
     values = [bits for _, bits in known]
-    best, gap = min(known, key=lambda pair: pair[1])[0], max(values) - min(values)
+    ordered, gap = sorted(known, key=lambda pair: pair[1]), max(values) - min(values)
     listed = ", ".join(f"{name} {bits:.3f}" for name, bits in known)
-    words = f"all within {gap:.3f}" if gap < ALIKE else f"lowest with {best}, {gap:.3f} between first and last"
-    return (
-        f"Learning, {max(o.steps for o in outcomes)} steps: held-out bits per byte {listed}; {words}; "
-        f"one seed each, so no spread is known and the order may be chance.{lost}"
-    )
+    if gap < ALIKE:
+        words = f"all within {gap:.3f}; one seed each, so no spread is known and the order may be chance"
+    else:
+        words = (
+            f"lowest with {ordered[0][0]}, highest with {ordered[-1][0]}, {gap:.3f} apart; one seed each, so no spread "
+            "is known"
+        )
+    return f"Learning, {max(o.steps for o in outcomes)} steps: held-out bits per byte {listed}; {words}.{lost}"
 
 
 def tokens(outcomes: Sequence[Outcome]) -> str:
