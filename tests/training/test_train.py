@@ -162,3 +162,15 @@ def test_a_checkpoint_with_a_smaller_vocabulary_is_refused(tmp_path, run, capsys
     options = ["--model", str(run.folder), "--tokenizer", "word", "--out", str(tmp_path / "run"), "--length", "16"]
     assert main(["train", "uptrain", *options]) == 2
     assert "entries, the model in" in capsys.readouterr().err
+
+
+def test_a_listener_hears_of_every_update_and_of_the_loss_once_it_is_logged(tmp_path):
+    heard = []
+    keys = KEYS | {"log_every": 2, "diagnose_every": 0}
+    run = uc.train(
+        "quickstart", tmp_path / "run", progress=False, steps=3, on_step=lambda *told: heard.append(told), **keys
+    )
+    assert [step for step, _ in heard] == [1, 2, 3]
+    assert heard[0][1] is None
+    logged = next(line["loss"] for line in run.metrics if "loss" in line)
+    assert heard[2][1] == pytest.approx(logged)
