@@ -30,7 +30,7 @@ def test_the_knob_that_leaves_more_is_named(skip, hidden, winner):
 
 
 def test_the_lowest_is_named_and_one_seed_is_called_that():
-    assert "lowest with self-attention, highest with LocAteR, 0.100 apart" in learning([PLAIN, HELD])
+    assert "lowest with self-attention, highest with LocAteR, 0.100 above the lowest" in learning([PLAIN, HELD])
     assert "lowest with LocAteR, highest with self-attention" in learning([PLAIN, replace(HELD, bits=2.0)])
     assert "one seed each, so no spread is known" in learning([PLAIN, HELD])
 
@@ -38,8 +38,10 @@ def test_the_lowest_is_named_and_one_seed_is_called_that():
 def test_numbers_that_lie_close_have_no_winner():
     said = learning([PLAIN, replace(HELD, bits=2.501)])
     assert "all within 0.001" in said
-    assert "the order may be chance" in said
+    assert "which may be chance" in said
     assert "lowest" not in said
+    third = replace(HELD, name="third", bits=2.505)
+    assert "self-attention and third within 0.005 of each other, highest with LocAteR" in learning([PLAIN, HELD, third])
 
 
 def test_a_run_that_did_not_finish_is_told_and_not_ranked():

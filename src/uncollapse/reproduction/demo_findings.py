@@ -52,17 +52,25 @@ def learning(outcomes: Sequence[Outcome]) -> str:
     lost = "".join(f" {o.name} {o.state}." for o in outcomes if o.bits is None)
     if not known:
         return f"Learning: no run has held-out numbers.{lost}"
-    values = [bits for _, bits in known]
-    ordered, gap = sorted(known, key=lambda pair: pair[1]), max(values) - min(values)
     listed = ", ".join(f"{name} {bits:.3f}" for name, bits in known)
-    if gap < ALIKE:
-        words = f"all within {gap:.3f}; one seed each, so no spread is known and the order may be chance"
-    else:
-        words = (
-            f"lowest with {ordered[0][0]}, highest with {ordered[-1][0]}, {gap:.3f} apart; one seed each, so no spread "
-            "is known"
-        )
-    return f"Learning, {max(o.steps for o in outcomes)} steps: held-out bits per byte {listed}; {words}.{lost}"
+    return (
+        f"Learning, {max(o.steps for o in outcomes)} steps: held-out bits per byte {listed}; {_order(known)}; "
+        f"one seed each, so no spread is known.{lost}"
+    )
+
+
+def _order(known: Sequence[tuple[str, float]]) -> str:
+    """Who is lowest, unless too many are; `known` has names and bits per byte."""
+    values = [bits for _, bits in known]
+    near = [(name, bits) for name, bits in known if bits - min(values) < ALIKE]
+    width = max(bits for _, bits in near) - min(values)
+    if len(near) == len(known):
+        return f"all within {width:.3f}, which may be chance"
+    last = f"highest with {max(known, key=lambda pair: pair[1])[0]}, {max(values) - min(values):.3f} above the lowest"
+    if len(near) == 1:
+        return f"lowest with {near[0][0]}, {last}"
+    names = [name for name, _ in near]
+    return f"{', '.join(names[:-1])} and {names[-1]} within {width:.3f} of each other, {last}"
 
 
 def tokens(outcomes: Sequence[Outcome]) -> str:
