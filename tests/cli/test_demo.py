@@ -69,6 +69,7 @@ def _check_page(page, printed):
     assert page.count("<h2>Five findings</h2>") == 1
     learning = re.search(r"^2\. [^:]*: (.*)$", printed, flags=re.MULTILINE)
     assert learning[1] in page
+    assert "self-attention: collapsed (below 0.01) from layer" in page
     assert "peak memory" not in page  # of the process that all runs share
 
 

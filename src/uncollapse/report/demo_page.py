@@ -11,7 +11,7 @@ import pandas as pd
 from . import depth_lines, depth_networks, entropy_violins, similarity_violins
 from .chart import Chart
 from .comparison_page import entropies_by_layer, similarities
-from .page import Section, document, menu, named_rows, open_table, table_html
+from .page import Section, bullet_list, document, menu, named_rows, open_table, table_html
 from .picture import picture
 from .runs_page import Measured, RunsContent, words_html
 from .training_curves import training_curve
@@ -42,6 +42,7 @@ class DemoContent:
     findings: Sequence[str]
     words: Sequence[str]  # what each method is
     depth: pd.DataFrame  # as `depth_networks` takes it
+    depth_words: Sequence[str]  # a sentence a network
     networks: Sequence[str]  # names by the numbers of its column `report`
     layers: Sequence[pd.DataFrame]  # report, layer and MEASURES: before training, after it
     spectrum: Mapping[str, Measured]
@@ -93,7 +94,7 @@ def _sections(content: DemoContent) -> list[Section]:
         Section(
             "How deep can attention go?",
             [_depth(content)],
-            after=table_html(_depth_table(content.depth), "The numbers"),
+            after=bullet_list(content.depth_words, "quiet") + table_html(_depth_table(content.depth), "The numbers"),
         ),
         Section(
             "Do they learn?",

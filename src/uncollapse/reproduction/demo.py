@@ -19,7 +19,7 @@ from uncollapse.training.recipe import Recipe, resolve
 from uncollapse.training.run import Run, train
 
 from .demo_findings import five_findings, outcomes_of
-from .depth import BOTH, CELLS, HIDDEN_ONLY
+from .depth import BOTH, CELLS, HIDDEN_ONLY, findings
 
 KAPPA = 0.01  # both kappas of LocAteR; why, is said on the page and in docs/attention.md
 
@@ -117,6 +117,7 @@ class Demo:
             findings=self.findings,
             words=[METHODS[group.name].words for group in groups],
             depth=self.depth.assign(report=self.depth["attention"].map(NUMBERS)).sort_values(["report", "depth"]),
+            depth_words=findings(self.depth),
             networks=[*(_name_of(number) for number in range(1, max(NUMBERS.values()) + 1))],
             layers=[_layers(self.comparison, moment) for moment in (0, -1)],
             spectrum={

@@ -86,9 +86,9 @@ def collapse_depth(table: pd.DataFrame, attention: str) -> int | None:
 
 
 def findings(table: pd.DataFrame) -> list[str]:
-    """What the table shows, a sentence a network, computed from it."""
+    """What became of each network, a sentence each."""
     last = int(table["depth"].max())
-    sentences = [which_knob(table[table["depth"] == last])]
+    sentences = []
     for attention, rows in table.groupby("attention", sort=False):
         depth, final = collapse_depth(table, str(attention)), rows.loc[rows["depth"] == last, "mean"].item()
         if depth is None:
