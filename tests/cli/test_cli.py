@@ -3,38 +3,10 @@
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 
 from uncollapse import __version__
 from uncollapse.cli import COMMANDS, main
-
-
-def test_demo_writes_a_page_a_picture_and_a_table(tmp_path, capsys):
-    out = tmp_path / "new" / "demo"
-    assert main(["demo", "--quick", "--depth", "4", "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
-    assert "residual ratio by depth" in printed
-    assert str(out / "residual-by-depth.html") in printed
-    assert sorted(file.name for file in out.iterdir()) == [f"residual-by-depth.{e}" for e in ("csv", "html", "png")]
-    assert (out / "residual-by-depth.png").read_bytes().startswith(b"\x89PNG")
-    page = (out / "residual-by-depth.html").read_text()
-    assert "https://cdn" not in page  # self-contained
-    table = pd.read_csv(out / "residual-by-depth.csv")
-    assert list(table.columns[:4]) == ["attention", "alpha", "keep", "depth"]
-    assert {"mean", "spread", "seeds"} <= set(table.columns)
-    assert len(table) == 6 * 4
-    assert [p.name for p in out.parent.iterdir()] == ["demo"]  # no temporary folder is left
-
-
-def test_demo_overwrites_only_when_told(tmp_path, capsys):
-    keep = tmp_path / "notes.txt"
-    keep.write_text("mine")
-    arguments = ["demo", "--quick", "--depth", "2", "--out", str(tmp_path)]
-    assert main(arguments) == 2
-    assert "already holds files; choose another folder with --out, or pass --force" in capsys.readouterr().err
-    assert main([*arguments, "--force"]) == 0
-    assert keep.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

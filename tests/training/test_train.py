@@ -142,7 +142,7 @@ def test_seeds_make_a_folder_each(tmp_path, capsys):
         (["quickstart", "--steps", "ten"], "--steps must be a whole number, got 'ten'."),
         (["quikstart"], "there is no recipe 'quikstart', and no such file; did you mean quickstart?"),
         (["quickstart", "--batch_size", "5", "--accumulation", "2"], "batch_size must be a multiple of processes x"),
-        (["quickstart", "--examples", "3"], "the data has 3 examples, which is less than one batch of 16"),
+        (["quickstart", "--examples", "3"], "the data has 3 examples, which is less than one batch of 8"),
         (["quickstart", "--data", "absent.txt"], "absent.txt"),
         (["uptrain", "--model", "/absent"], "there is no folder /absent, and the hub has no such model or cannot"),
         (["quickstart", "--seeds", "0"], "--seeds must be at least 1"),
@@ -162,3 +162,15 @@ def test_a_checkpoint_with_a_smaller_vocabulary_is_refused(tmp_path, run, capsys
     options = ["--model", str(run.folder), "--tokenizer", "word", "--out", str(tmp_path / "run"), "--length", "16"]
     assert main(["train", "uptrain", *options]) == 2
     assert "entries, the model in" in capsys.readouterr().err
+
+
+def test_a_listener_hears_of_every_update_and_of_the_loss_once_it_is_logged(tmp_path):
+    heard = []
+    keys = KEYS | {"log_every": 2, "diagnose_every": 0}
+    run = uc.train(
+        "quickstart", tmp_path / "run", progress=False, steps=3, on_step=lambda *told: heard.append(told), **keys
+    )
+    assert [step for step, _ in heard] == [1, 2, 3]
+    assert heard[0][1] is None
+    logged = next(line["loss"] for line in run.metrics if "loss" in line)
+    assert heard[2][1] == pytest.approx(logged)

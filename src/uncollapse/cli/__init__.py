@@ -14,7 +14,7 @@ COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
     "train": "train a recipe, with inherited scores or LocAteR or without, into a run folder",
     "compare": "set runs side by side: what differs, what came out, and what seeds explain",
     "reproduce": "compute and draw a figure of the papers, corrected and as printed",
-    "demo": "watch tokens collapse with depth, and what keeps them apart",
+    "demo": "what collapse is, and what four ways of attending do about it, in a few minutes",
     "bench": "measure what inherited scores cost against torch's own attention",
 }
 

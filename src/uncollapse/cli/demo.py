@@ -1,4 +1,4 @@
-"""`uncollapse demo`: attention-only networks on embedded text; which knob keeps tokens apart?"""
+"""`uncollapse demo`: what collapse is, and what four ways of attending do about it, in a few minutes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .command import Command, option
 from .output import output_folder
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uncollapse.training.run import Run
+
+PAGE = "demo.html"
 QUICK_SEEDS = 1
 
 
@@ -18,69 +24,139 @@ QUICK_SEEDS = 1
 class Settings:
     """What can be set."""
 
-    out: Path = option(Path("uncollapse-demo"), "folder for the chart (HTML, PNG) and the table (CSV)")
-    depth: int = option(12, "deepest network")
-    seeds: int = option(5, "random initialisations to average over")
-    init: Literal["timm", "xavier", "torch"] = option("xavier", "initialisation of the weights")
-    no_layer_norm: bool = option(False, "leave out the LayerNorm before each attention")
-    quick: bool = option(False, f"average over {QUICK_SEEDS} initialisation only")
+    out: Path = option(Path("uncollapse-demo"), "folder for the page, pictures, tables and runs")
+    steps: int | None = option(None, "updates of each training (default: the quickstart recipe's; fewer with --quick)")
+    depth: int = option(12, "deepest attention-only network")
+    seeds: int = option(5, "random initialisations of the attention-only networks; trainings have one seed each")
+    init: Literal["timm", "xavier", "torch"] = option("xavier", "initialisation of the attention-only networks")
+    no_layer_norm: bool = option(False, "leave out the LayerNorm before each attention of these networks")
+    quick: bool = option(False, f"smaller models, fewer steps, {QUICK_SEEDS} initialisation: under a minute")
     force: bool = option(False, "replace the files of an earlier demo")
 
 
 def run(settings: Settings) -> int:
-    """Measure, print the table, write the chart."""
+    """Measure, train, compare; print five findings, write the page."""
     if settings.depth < 1 or settings.seeds < 1:
         raise ValueError(f"depth and seeds must be at least 1, got {settings.depth} and {settings.seeds}.")
+    if settings.steps is not None and settings.steps < 1:
+        raise ValueError(f"steps must be at least 1, got {settings.steps}.")
     with output_folder(settings.out, settings.force) as folder:  # refuses before any work is done
-        import torch
+        findings = _demonstrate(settings, folder)
+    print("", *(f"{n}. {sentence}" for n, sentence in enumerate(findings, start=1)), sep="\n")
+    print(f"\npage: {settings.out / PAGE}")
+    return 0
+
+
+def _demonstrate(settings: Settings, folder: Path) -> list[str]:
+    """Everything into a folder; the findings."""
+    from uncollapse.report.demo_page import demo_page, demo_picture
+    from uncollapse.report.depth_chart import depth_chart
+    from uncollapse.reproduction.demo import measure, recipes, train_methods
+    from uncollapse.reproduction.depth import CELLS
+
+    planned = recipes(settings.quick, settings.steps)
+    seeds = QUICK_SEEDS if settings.quick else settings.seeds
+    steps = sum(recipe.steps or 0 for recipe in planned.values())
+    with _Display(seeds * len(CELLS) + steps, len(planned)) as display:
+        depth = _depth(settings, seeds, display)
+        runs = train_methods(folder / "runs", planned, display.step, display.trained)
+        display.say("drawing")
+        demo = measure(depth, runs)
+        content = demo.content(_source(settings, seeds))
+        (folder / PAGE).write_text(demo_page(content), encoding="utf-8")
+        (folder / "demo.png").write_bytes(demo_picture(content))
+        depth_chart(depth).save(folder / "residual-by-depth.png", scale_factor=2)
+        depth.to_csv(folder / "residual-by-depth.csv", index=False)
+        demo.comparison.final.to_csv(folder / "final.csv", index=False)
+    return demo.findings
+
+
+def _depth(settings: Settings, seeds: int, display: _Display) -> pd.DataFrame:
+    from uncollapse.diagnosis.sample import embedded_bytes
+    from uncollapse.reproduction.depth import CELLS, residual_by_depth
+
+    display.say("attention-only networks")
+    table = residual_by_depth(
+        embedded_bytes(sequences=4, length=64),
+        depth=settings.depth,
+        seeds=seeds,
+        init=settings.init,
+        layer_norm=not settings.no_layer_norm,
+        tick=display.tick,
+    )
+    display.note(f"{len(CELLS)} attention-only networks at initialisation: 1 to {settings.depth} layers measured")
+    return table
+
+
+def _source(settings: Settings, seeds: int) -> str:
+    import torch
+
+    from uncollapse import __version__
+
+    return (
+        f"Made by uncollapse {__version__} (Python {platform.python_version()}, torch {torch.__version__}) with "
+        f"uncollapse demo{' --quick' if settings.quick else ''}. Text: the help pages of Python. Attention-only "
+        f"networks: 4 sequences of 64 bytes, init {settings.init}, LayerNorm "
+        f"{'off' if settings.no_layer_norm else 'on'}, {seeds} initialisation{'s' if seeds > 1 else ''}, float64. "
+        "Trained models: recipe quickstart, one seed. All charts of the runs: uncollapse compare "
+        f"{settings.out / 'runs'}/*. This file needs no network and can be attached as it is."
+    )
+
+
+class _Display:
+    """One bar over the whole demo on a terminal, and a line for each part that is done."""
+
+    def __init__(self, total: int, runs: int) -> None:
         from tqdm import tqdm
 
-        from uncollapse import __version__
-        from uncollapse.diagnosis.sample import embedded_bytes
-        from uncollapse.report.depth_chart import depth_chart
-        from uncollapse.report.page import page
-        from uncollapse.reproduction.depth import CELLS, findings, residual_by_depth
+        self._bar: tqdm[Any] = tqdm(total=total, disable=not sys.stderr.isatty(), leave=False, unit="step")
+        self._runs, self._done = runs, 0
 
-        seeds = QUICK_SEEDS if settings.quick else settings.seeds
-        ids = embedded_bytes(sequences=4, length=64)
-        print(f"{len(CELLS)} attention-only networks, 1 to {settings.depth} layers, at initialisation, on text.")
-        with tqdm(total=seeds * len(CELLS), desc="networks", disable=not sys.stderr.isatty(), leave=False) as bar:
-            table = residual_by_depth(
-                ids,
-                depth=settings.depth,
-                seeds=seeds,
-                init=settings.init,
-                layer_norm=not settings.no_layer_norm,
-                tick=bar.update,
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def say(self, what: str) -> None:
+        """What is being done."""
+        self._bar.set_description(what)
+
+    def note(self, line: str) -> None:
+        """What has been done, above the bar."""
+        self._bar.write(line, file=sys.stdout)
+        sys.stdout.flush()
+
+    def tick(self) -> None:
+        """One network measured."""
+        self._bar.update()
+
+    def step(self, name: str, loss: float | None) -> None:
+        """One update of a model."""
+        self._bar.set_description(f"{name} ({self._done + 1} of {self._runs})", refresh=False)
+        if loss is not None:
+            self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        self._bar.update()
+
+    def trained(self, name: str, ended: Run) -> None:
+        """One run done."""
+        self._done += 1
+        if ended.status == "finished":
+            self.note(
+                f"{name}: trained for {ended.metrics[-1]['step']} steps, "
+                f"held-out bits per byte {ended.final('eval_bits_per_byte'):.3f}"
             )
-        wide = table.pivot(index="depth", columns="attention", values="mean")[[cell.name for cell in CELLS]]
-        wide = wide.map(lambda ratio: f"{ratio:.2g}").rename_axis(index="layers", columns=None).reset_index()
-        sentences = findings(table)
-        print(
-            f"\nresidual ratio by depth (1: tokens differ, 0: all alike; mean of {seeds})\n\n"
-            f"{wide.to_string(index=False)}\n"
-        )
-        print("\n".join(sentences))
-
-        chart = depth_chart(table)
-        source = (
-            f"uncollapse {__version__}, Python {platform.python_version()}, torch {torch.__version__}; "
-            f"Python's help texts, 4 sequences of 64 bytes; init {settings.init}, "
-            f"LayerNorm {'off' if settings.no_layer_norm else 'on'}, {seeds} seeds, float64."
-        )
-        aid = "A line that falls means tokens become alike with depth. Hover over a point for its numbers."
-        html = page("What keeps tokens apart?", "By depth", sentences, chart, aid, wide, source)
-        (folder / "residual-by-depth.html").write_text(html, encoding="utf-8")
-        chart.save(folder / "residual-by-depth.png", scale_factor=2)
-        table.to_csv(folder / "residual-by-depth.csv", index=False)
-    print(f"\nchart: {settings.out / 'residual-by-depth.html'} (also .png and .csv)")
-    return 0
+        else:
+            self.note(f"{name}: {ended.reason}")
 
 
 COMMAND = Command(
     name="demo",
-    summary="Watch tokens become alike with depth in attention-only networks, and see which knob keeps them apart.",
-    example="uncollapse demo --out my-demo --depth 24",
+    summary=(
+        "See tokens become alike with depth, train a small GPT with four ways of attending, and compare what became "
+        "of them: one page, a few minutes on two cores."
+    ),
+    example="uncollapse demo --quick --out my-demo",
     settings=Settings,
     run=run,
 )

@@ -28,9 +28,20 @@ MEASURES = {  # column: title, how to read it, the ends of the axis
 }
 
 
-def depth_lines(layers: pd.DataFrame, column: str, names: Sequence[str]) -> Chart:
-    """Lines of a column of MEASURES; `layers` has report, layer and the column."""
-    title, aid, ends = MEASURES[column]
+def depth_lines(
+    layers: pd.DataFrame,
+    column: str,
+    names: Sequence[str],
+    moment: str = "",
+    ends: tuple[float, float] | None = None,
+) -> Chart:
+    """Lines of a column of MEASURES; `layers` has report, layer and the column.
+
+    `moment` tells charts of one measure apart, in title and name; `ends` of the axis replace those of MEASURES.
+    """
+    title, aid, usual = MEASURES[column]
+    ends = usual if ends is None else ends
+    name = f"{column}-lines{f'-{moment}' if moment else ''}".replace(" ", "-")
     table = layers[["report", "layer", column]].rename(columns={column: "value"}).dropna()
     logarithmic = column == "residual_ratio" and bool((table["value"] < 0.01).any())
     scale: Spec = {"nice": True, "zero": False} if ends is None else {"domain": list(ends)}
@@ -74,10 +85,10 @@ def depth_lines(layers: pd.DataFrame, column: str, names: Sequence[str]) -> Char
     }
     points = {"mark": {"type": "point", "filled": True, "opacity": 1, "size": 30}, "encoding": encoding}
     spec = {
-        "title": title,
-        "data": {"table": f"{column}-lines"},
+        "title": f"{title}, {moment}" if moment else title,
+        "data": {"table": name},
         "params": parameters(layer=1, names=list(names)),
         "transform": series_names(names),
         "layer": [band, line, points],
     }
-    return Chart(f"{column}-lines".replace("_", "-"), wide(spec, height=216), aid, {f"{column}-lines": table})
+    return Chart(name.replace("_", "-"), wide(spec, height=216), aid, {name: table})

@@ -133,12 +133,12 @@ def _lead(content: RunsContent) -> str:
     )
     return (
         f'<div class="reports">{cards}</div>\n'
-        f'<section class="card"><h2>What the runs show</h2>{_words(content.findings)}</section>\n{notes}\n'
+        f'<section class="card"><h2>What the runs show</h2>{words_html(content.findings)}</section>\n{notes}\n'
         f"{differences}\n"
     )
 
 
-def _words(findings: Sequence[str]) -> str:
+def words_html(findings: Sequence[str]) -> str:
     """Sentences; those about one thing, named before the first colon, stand under its name."""
     subjects: dict[str, list[str]] = {}
     for sentence in findings:

@@ -86,9 +86,9 @@ def collapse_depth(table: pd.DataFrame, attention: str) -> int | None:
 
 
 def findings(table: pd.DataFrame) -> list[str]:
-    """What the table shows, a sentence a network, computed from it."""
+    """What became of each network, a sentence each."""
     last = int(table["depth"].max())
-    sentences = [_which_knob(table[table["depth"] == last])]
+    sentences = []
     for attention, rows in table.groupby("attention", sort=False):
         depth, final = collapse_depth(table, str(attention)), rows.loc[rows["depth"] == last, "mean"].item()
         if depth is None:
@@ -98,7 +98,7 @@ def findings(table: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _which_knob(final: pd.DataFrame) -> str:
+def which_knob(final: pd.DataFrame) -> str:
     """Which of alpha and alpha' does the work at the last layer; `final` holds the rows of that layer."""
     skip, hidden, both = (
         final.loc[final["attention"] == name, "mean"].item() for name in (SKIP_ONLY, HIDDEN_ONLY, BOTH)

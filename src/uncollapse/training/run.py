@@ -31,7 +31,7 @@ from .run_folder import RunFolder
 from .stopping import Stopping
 from .tasks import Task, task_of
 from .trainer import RunTrainer, every
-from .watching import AlphaWarmup, Clock, MetricsFile, Progress, RunDiagnosis
+from .watching import AlphaWarmup, Clock, MetricsFile, OnStep, Progress, RunDiagnosis, StepListener
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
+    on_step: OnStep | None = None,
     **keys: Any,
 ) -> Run:
     """Train a recipe into a run folder.
@@ -73,6 +74,7 @@ def train(
         resume: go on from the last good checkpoint of the folder; where there is none, start.
         force: replace an earlier run in the folder.
         progress: show a bar on a terminal.
+        on_step: called after each update with the step and the training loss last logged (None before the first).
         keys: keys of the recipe to change.
 
     Returns:
@@ -90,7 +92,7 @@ def train(
     with _quiet_libraries(), _tensorboard_in(folder.path / "tensorboard"), _ready(folder, resolved, resume, force):
         if resume and _is_finished(folder, resolved):
             return Run(folder.path, "finished", "")
-        return _train(resolved, folder, resume, progress)
+        return _train(resolved, folder, resume, progress, on_step)
 
 
 def _is_finished(folder: RunFolder, recipe: Recipe) -> bool:
@@ -103,7 +105,7 @@ def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
     return [train(recipe, out / f"seed-{seed}", seed=seed, **how) for seed in range(seeds)]
 
 
-def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool) -> Run:
+def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_step: OnStep | None) -> Run:
     join_after_restart()
     set_seed(recipe.seed)
     task = task_of(recipe)
@@ -114,7 +116,11 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool) -> R
     trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock])
     trainer.remove_callback(transformers.PrinterCallback)
     stopping.trainer = trainer
-    watching = [MetricsFile(folder, clock), Progress(recipe.name or folder.path.name, progress)]
+    watching: list[TrainerCallback] = [
+        MetricsFile(folder, clock),
+        Progress(recipe.name or folder.path.name, progress),
+        *([StepListener(on_step)] if on_step else []),
+    ]
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
         trainer.add_callback(
             callback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ class Progress(TrainerCallback):
         """Close it."""
         if self._bar is not None:
             self._bar.close()
+
+
+OnStep = Callable[[int, float | None], object]  # the step, and the training loss last logged
+
+
+class StepListener(TrainerCallback):
+    """Tells somebody outside, such as a bar over several runs, of every update."""
+
+    def __init__(self, told: OnStep) -> None:
+        self.told = told
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Pass it on."""
+        losses = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
+        self.told(state.global_step, next(losses, None))
 
 
 class RunDiagnosis(DiagnoseCallback):

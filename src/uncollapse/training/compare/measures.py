@@ -70,6 +70,12 @@ def layer_history(run: Run) -> pd.DataFrame:
     )
 
 
+def head_means(run: Run, key: str) -> pd.DataFrame:
+    """What diagnoses logged of heads, such as qk_trace, as the mean over all heads: step, value."""
+    kept = run.metrics["measure"].str.fullmatch(rf"diagnose/layer_\d+_head_\d+/{key}")
+    return run.metrics[kept].groupby("step", as_index=False)["value"].mean()
+
+
 def final_value(run: Run, measure: Measure) -> float | None:
     """The number of a run at its end, if it has one."""
     if measure.key == "peak_memory":

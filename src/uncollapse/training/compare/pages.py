@@ -41,15 +41,16 @@ def page_of(comparison: Comparison) -> str:
     from uncollapse import __version__
 
     footer = f"Made by uncollapse {__version__}. This file needs no network and can be attached as it is."
-    return runs_page(_content(comparison), footer)
+    return runs_page(content_of_runs(comparison), footer)
 
 
 def notebook_view(comparison: Comparison) -> str:
     """What a notebook shows."""
-    return summary_html(_content(comparison, charts=False))
+    return summary_html(content_of_runs(comparison, charts=False))
 
 
-def _content(comparison: Comparison, charts: bool = True) -> RunsContent:
+def content_of_runs(comparison: Comparison, charts: bool = True) -> RunsContent:
+    """A comparison as `report/` takes it."""
     groups = comparison.groups
     runs = comparison.runs.rename(columns={"peak_memory_mb": "peak memory, MB"}).astype({"seed": str})
     return RunsContent(
@@ -107,18 +108,14 @@ def _finals(comparison: Comparison) -> dict[str, Final]:
 def _curves(comparison: Comparison) -> dict[str, Measured]:
     curves = {}
     for measure in comparison.measures:
-        table = _curve(
-            [[_of(run, measure.key) for run in group.runs] for group in comparison.groups], comparison.groups
-        )
+        table = curve([[_of(run, measure.key) for run in group.runs] for group in comparison.groups], comparison.groups)
         title = measure.words[0].upper() + measure.words[1:]
         curves[_id(measure.key)] = Measured(title, table, logarithmic="perplexity" in measure.key)
     return curves
 
 
 def _penalty_curves(groups: Sequence[Group]) -> dict[str, Measured]:
-    tables = {
-        key: _curve([[_of(run, key) for run in group.runs] for group in groups], groups) for key in PENALTY_TITLES
-    }
+    tables = {key: curve([[_of(run, key) for run in group.runs] for group in groups], groups) for key in PENALTY_TITLES}
     return {_id(key): Measured(PENALTY_TITLES[key], table) for key, table in tables.items()}
 
 
@@ -127,7 +124,7 @@ def _layer_curves(groups: Sequence[Group]) -> dict[str, Measured]:
     histories = [[layer_history(run) for run in group.runs] for group in groups]
     for key, (title, ends) in LAYER_TITLES.items():
         tables = [[h[h["measure"] == key][["step", "layer", "value"]] for h in row] for row in histories]
-        curves[_id(key)] = Measured(title, _curve(tables, groups), ends=ends)
+        curves[_id(key)] = Measured(title, curve(tables, groups), ends=ends)
     return curves
 
 
@@ -135,7 +132,7 @@ def _of(run: Run, key: str) -> pd.DataFrame:
     return run.metrics.loc[run.metrics["measure"] == key, ["step", "value"]]
 
 
-def _curve(tables: Sequence[Sequence[pd.DataFrame]], groups: Sequence[Group]) -> pd.DataFrame:
+def curve(tables: Sequence[Sequence[pd.DataFrame]], groups: Sequence[Group]) -> pd.DataFrame:
     """Mean and spread over the finished runs of each group, and each unfinished run on its own."""
     parts = []
     for number, (group, found) in enumerate(zip(groups, tables, strict=True), start=1):
