@@ -86,6 +86,7 @@ def _entry(row: Mapping[str, Any], root: str) -> list[str]:
         "",
         f"- {row['verdict'].capitalize()}. {escaped(row['evidence'])}",
     ]
+    lines.append(f"- Decided by: {escaped(row['how'])}")
     if row["corrected"]:
         lines.append(f"- Right form: {escaped(row['corrected'])}")
     if row["survives"] is not None:

@@ -138,6 +138,7 @@ def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str
     conclusion = {None: "", True: STANDS, False: FALLS}[row["survives"]]
     terms = [
         ("Found", row["evidence"]),
+        ("Decided by", row["how"]),
         ("Right form", row["corrected"]),
         ("Conclusion", conclusion),
         ("For a user", row["consequence"]),
