@@ -20,7 +20,7 @@ PAPERS = {
         "authors": "Masumura and Taki",
         "title": "On the Role of Hidden States of Modern Hopfield Network in Transformer",
         "venue": "NeurIPS 2025",
-        "read": "its appendix, its abstract page, and the result tables of the main text",
+        "read": "its appendix, its abstract page, and the result tables of the main text with a summary of its Eq. 17",
     },
     "localization": {
         "authors": "Bao, Hataya and Karakida",

@@ -100,8 +100,8 @@ def like_a_skip(run: Run, alpha: float = 0.0) -> Evidence:
     return Evidence(
         judge(bend < 0.02),
         f"At alpha = {alpha:g} the digits lost a layer grow by {-seconds[0.5]:.3f} a layer at alpha' = 0.5 (log10 2 = "
-        f"0.301), so the fall is faster than exponential; over four alpha' the law log10 alpha' is met to {law:.0%}. An exponential "
-        "loses the same number of digits in every layer; up to 0.02 a layer would count as that.",
+        f"0.301), so the fall is faster than exponential; over four alpha' the law log10 alpha' is met to {law:.0%}. "
+        "An exponential loses the same number of digits in every layer; up to 0.02 a layer would count as that.",
         {f"second difference, alpha' = {hidden:g}": second for hidden, second in seconds.items()},
         Plot("layer", "log10 of the residual", curves),
     )
@@ -210,8 +210,7 @@ def _curves(run: Run, cells: Sequence[str]) -> Plot:
     mutation=becomes("holds under a condition", "with alpha = alpha' = 0.5", cell=BOTH),
 )
 def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
-    """Networks of ViT-T's shape on random tokens, not CIFAR-10; six variants of initialisation and LayerNorm, since the
-    text names neither.
+    """Networks of ViT-T's shape on random tokens, not CIFAR-10; six variants of initialisation and LayerNorm.
 
     Holds if the ratio is below 0.01 after 12 layers in all variants; under a condition if in some.
     """
@@ -256,7 +255,8 @@ def mitigates(run: Run, cell: str) -> Evidence:
     kept = final > KEPT
     return Evidence(
         judge(bool(kept.all())),
-        f"{cell}: after 12 layers on random tokens (in place of CIFAR-10) the residual ratio is {_size(final.min())} to "
+        f"{cell}: after 12 layers on random tokens (in place of CIFAR-10) the residual ratio is "
+        "{_size(final.min())} to "
         f"{_size(final.max())}, above {KEPT:g} in {int(kept.sum())} of {len(final)} variants; it first falls below "
         f"{KEPT:g} {_fallen(run, cell)}, self-attention's {_fallen(run, SELF_ATTENTION)}.",
         {f"ratio, {name}": value for name, value in _variants(final).items()},

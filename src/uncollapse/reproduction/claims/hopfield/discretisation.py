@@ -205,6 +205,42 @@ def linear_solve(run: Run, scores_of_new: bool = False) -> Evidence:
     )
 
 
+@claim(
+    "hopfield-F4-recurrent",
+    "Appendix F.4 and Figure 3",
+    "The (backward, backward) case, in which the new tokens stand on both sides, may be read as a recurrent network.",
+    corrected="Where iterating it converges: for weights that are not too large. Otherwise the recurrent network "
+    "runs away.",
+    consequence="`AttentionOnly(scheme=('backward', 'backward'))` iterates it.",
+    mutation=becomes("holds", "small weights only", sizes=(0.3,)),
+)
+def recurrent(run: Run, sizes: tuple[float, ...] = (0.3, 4.0)) -> Evidence:
+    """Iterate Eq. 58 and 59 from the old tokens, rho = rho' = 1, for W_V = 0.3 and 4 times orthogonal.
+
+    Holds if a step changes the tokens by less than 1e-9 after 500 steps at every size; under a condition if at some.
+    """
+    random = generator(run.seed)
+    x, inherited = (torch.randn(6, n, dtype=torch.float64, generator=random) for n in (4, 6))
+    drawn, qk = torch.randn(2, 4, 4, dtype=torch.float64, generator=random) / 2.0
+    value, _ = torch.linalg.qr(drawn)  # of spectral radius 1
+    changes = {}
+    for size in sizes:
+        new, change = x, math.inf
+        for _ in range(500):
+            weights = ((inherited + new @ qk @ new.T) / 2.0).softmax(dim=-1)
+            following = (x + size * weights @ new @ value) / 2.0
+            new, change = following, (following - new).abs().max().item()
+            if not math.isfinite(change) or change > 1e12:
+                break
+        changes[size] = change
+    met = [change < ROUNDING for change in changes.values()]
+    return Evidence(
+        judge(all(met), any(met)),
+        "The last step changes the tokens by " + ", ".join(f"{c:.1e} at size {s:g}" for s, c in changes.items()) + ".",
+        {f"last change, W_V of size {size:g}": change for size, change in changes.items()},
+    )
+
+
 def _central(sign: float) -> Callable[[float, float, float, float], float]:
     return lambda before, now, drive, rho: before + 2.0 * rho * (drive + sign * now)
 

@@ -235,6 +235,36 @@ def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
 
 
 @claim(
+    "localization-rho-uniform",
+    "Section 3, uniform softmax",
+    "If rho takes similar values at all tokens, most of the tokens contribute to self-attention almost equally.",
+    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, rho is the same "
+    "everywhere "
+    "while attention is far from uniform: the entry that is tested against 0 and 1 is a score, not a weight.",
+    survives=False,
+    consequence="Uniform propagation is not uniform attention. Look at the entropy of attention itself.",
+    mutation=becomes("holds", "scale 0.01", scale=0.01),
+    monte_carlo=True,
+)
+def uniform_rho(run: Run, scale: float = 0.3) -> Evidence:
+    """Figure 5's simulation with eigenvalues of mean 0: index of localisation of rho, entropy of the last query.
+
+    Holds if, with an index below 0.1 (similar values), the entropy is above nine tenths of log T (less five standard
+    errors).
+    """
+    own = _simulated(run.size, run.seed)[0.0, scale]
+    [value], error = _entropies([own])
+    top, index = math.log(len(own.rho.mean)), _index(own)
+    return Evidence(
+        judge(index >= 0.1 or value > 0.9 * top - SIGNIFICANT * error),
+        f"rho is {own.rho.mean.min():.2f} to {own.rho.mean.max():.2f} (index of localisation {index:.3f}), the entropy "
+        f"{value:.2f} of {top:.2f} nats (standard error {error:.2f}).",
+        {"index of localisation": index, "entropy": value, "log T": top},
+        standard_error=error,
+    )
+
+
+@claim(
     "localization-A2-entropy",
     'Section 5, summary A2, and "rank collapse against entropy collapse"',
     "Localised attention, a concentrated spectrum with a mean away from zero, comes with high attention entropy.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from uncollapse.theory import Form, propagation_variance, qk_statistics, signal_
 
 from ..claim import ROUNDING, Evidence, Plot, Run, becomes, claim, judge
 from .limits import FORMS, THETA
+
+TEMPERATURES: dict[str, Callable[[int], float]] = {"sqrt(d)": math.sqrt, "1": lambda width: 1.0}
 
 
 @claim(
@@ -37,19 +39,77 @@ def large_r(run: Run, rs: tuple[float, ...] = (4.0, 8.0, 16.0)) -> Evidence:
 
 
 @claim(
+    "localization-small-r",
+    "Section 4, after Lemma 2",
+    "Attention becomes relatively uniform when xi eta = tr(W)/lambda is kept close to zero.",
+    corrected="If xi is near zero too. At a large xi and a small eta the product is near zero, and Lemma 2, item 1, "
+    "itself "
+    "says that only late tokens propagate.",
+    consequence="tr(W)/lambda alone does not tell; xi and eta do.",
+    mutation=becomes("holds", "xi near zero", pairs=((0.1, 0.1),)),
+)
+def small_r(run: Run, pairs: tuple[tuple[float, float], ...] = ((8.0, 0.001), (0.1, 0.1))) -> Evidence:
+    """The largest rho of Eq. 6 over the smallest, either variance, where xi eta is 0.01 or less.
+
+    Holds if it is below 1.5, taken for "relatively uniform", at all pairs; under a condition if at some.
+    """
+    ratios = {pair: max(_contrast(*pair, form) for form in FORMS) for pair in pairs}
+    uniform = [ratio < 1.5 for ratio in ratios.values()]
+    return Evidence(
+        judge(all(uniform), any(uniform)),
+        "Largest over smallest rho: "
+        + ", ".join(f"{v:.3g} at xi = {xi:g}, eta = {eta:g}" for (xi, eta), v in ratios.items())
+        + ".",
+        {f"xi = {xi:g}, eta = {eta:g}": v for (xi, eta), v in ratios.items()},
+    )
+
+
+@claim(
+    "localization-A1-localises",
+    "Section 4, summary A1, first item",
+    "rho localises when tr(W^2) is close to zero while |tr(W)| stays well away from zero.",
+    corrected="At a fixed temperature and a growing width. With lambda = sqrt(d), as is common, tr(W)/lambda = r needs "
+    "tr(W^2) of at least r^2 at every width; what goes to zero is tr(W^2)/lambda^2.",
+    consequence="Look at eta = sqrt(tr(W^2))/lambda, not at tr(W^2).",
+    mutation=becomes("holds", "a temperature of 1", temperatures={"1": lambda width: 1.0}),
+)
+def concentrated(run: Run, temperatures: Mapping[str, Callable[[int], float]] = TEMPERATURES) -> Evidence:
+    """The least tr(W^2) of a W with tr(W)/lambda = 4, well in the localised regime: that of equal eigenvalues.
+
+    Holds if it is below 0.1 at d = 16,384 for every temperature; under a condition if for some.
+    """
+    widths, least, rows = (64, 1024, 16384), {}, []
+    for name, temperature in temperatures.items():
+        for width in widths:
+            trace = 4.0 * temperature(width)
+            least[name] = trace**2 / width  # by Eq. 5
+            rows.append((width, least[name], f"lambda = {name}"))
+    close = [value < 0.1 for value in least.values()]
+    return Evidence(
+        judge(all(close), any(close)),
+        "For tr(W)/lambda = 4 the least tr(W^2) at d = 16,384 is "
+        + ", ".join(f"{v:.2g} with lambda = {name}" for name, v in least.items())
+        + ".",
+        {f"least tr(W^2), lambda = {name}": v for name, v in least.items()},
+        Plot("d", "least tr(W^2)", rows, log_x=True, log_y=True),
+    )
+
+
+@claim(
     "localization-fig2-concentrates",
     "Section 4, Figure 2, localisation",
     "For |xi| of 5 and more, rho concentrates on fewer tokens as eta increases.",
     corrected="With the corrected variance rho concentrates on fewer tokens in every case. With the printed one, which "
-    "Figure 2 draws, rho at xi = 5 falls everywhere and its shape becomes flatter: fewer tokens pass a fixed level, but "
+    "Figure 2 draws, rho at xi = 5 falls everywhere and its shape becomes flatter: fewer tokens pass a fixed level, "
+    "but "
     "they do not stand out more.",
     consequence="Tell a concentrated rho from a vanishing one: look at an index of its shape as well as at a level.",
     mutation=becomes("fails", "eta decreasing", etas=(2.0, 1.0, 0.5, 0.1)),
 )
 def concentrates(run: Run, etas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)) -> Evidence:
-    """Two measures over eta = 0.1 to 2, xi = 5, 8 and 12: the share of positions with rho > 0.1, and the index of
-    localisation, which does not change when rho is scaled (0: all tokens alike, 1: one token).
+    """The share of positions with rho > 0.1 and the index of localisation, eta = 0.1 to 2, xi = 5, 8 and 12.
 
+    The index does not change when rho is scaled (0: all tokens alike, 1: one token).
     Holds if the share falls at every step and the index rises from end to end in all cases, with either variance;
     under a condition if the share does.
     """

@@ -163,7 +163,8 @@ def _asymmetric(theta: Array, matrix: Tensor) -> Array:
     "localization-lemma1-symmetrise",
     "Section 4, after Lemma 1",
     "For an asymmetric W_QK the propagation probability can be redefined with the symmetrised matrix.",
-    corrected="As a definition, yes: it is right for a layer that uses the symmetrised matrix. The entries of the layer "
+    corrected="As a definition, yes: it is right for a layer that uses the symmetrised matrix. The entries of the "
+    "layer "
     "itself have another variance. For any M: v = [(theta^2 - theta + 1/3) tr(M Sigma M' Sigma) + (theta - "
     "1/2)^2 tr(M Sigma M Sigma)]/lambda^2 (`asymmetric_variance`).",
     consequence="Trained W_QK are asymmetric; symmetrising a random one understates the variance by about one half.",

@@ -239,7 +239,8 @@ def dong_norm(run: Run, case: Callable[[torch.Generator], tuple[Tensor, Tensor]]
     "localization-A2-expressivity",
     "Section 5, summary A2, first item",
     "If |tr(W)| is maximised for a fixed tr(W^2), the convergence to rank collapse becomes slow.",
-    corrected="It does on average where the tokens are isotropic. Where they are not, the maximum is W_QK = c Sigma^-1, "
+    corrected="It does on average where the tokens are isotropic. Where they are not, the maximum is W_QK = c "
+    "Sigma^-1, "
     "and W_QK = c I, whose |tr(W)| is smaller at the same tr(W^2), can leave more. The chain (7) proves neither: it "
     "bounds an upper bound from below.",
     consequence="A large trace goes with slower collapse in simulation; do not take the largest for the best.",
@@ -247,9 +248,10 @@ def dong_norm(run: Run, case: Callable[[torch.Generator], tuple[Tensor, Tensor]]
     monte_carlo=True,
 )
 def expressivity(run: Run, shares: tuple[float, ...] = (0.0, 0.5, 0.9, 1.0)) -> Evidence:
-    """Two attention layers, W_V = I: isotropic tokens with eigenvalues of W of a fixed sum of squares and a mean from 0
-    to its largest; and anisotropic tokens, where the largest is compared with W_QK = c I.
+    """Two attention layers, W_V = I, with spectra of a fixed tr(W^2).
 
+    Isotropic tokens: the mean of the eigenvalues goes from 0 to its largest. Anisotropic ones: W_QK = c I is compared
+    with the largest.
     Holds if more of the residual is left at the largest |tr(W)|, by five standard errors, in all cases; under a
     condition if so for isotropic tokens.
     """
