@@ -256,8 +256,7 @@ def mitigates(run: Run, cell: str) -> Evidence:
     return Evidence(
         judge(bool(kept.all())),
         f"{cell}: after 12 layers on random tokens (in place of CIFAR-10) the residual ratio is "
-        "{_size(final.min())} to "
-        f"{_size(final.max())}, above {KEPT:g} in {int(kept.sum())} of {len(final)} variants; it first falls below "
+        f"{_range(final)}, above {KEPT:g} in {int(kept.sum())} of {len(final)} variants; it first falls below "
         f"{KEPT:g} {_fallen(run, cell)}, self-attention's {_fallen(run, SELF_ATTENTION)}.",
         {f"ratio, {name}": value for name, value in _variants(final).items()},
         every,
@@ -267,6 +266,11 @@ def mitigates(run: Run, cell: str) -> Evidence:
 def _size(value: float) -> str:
     """A ratio in words a reader can use: below 1e-15 it is rounding."""
     return "rounding (below 1e-15)" if value < 1e-15 else f"{value:.2g}"
+
+
+def _range(series: pd.Series) -> str:
+    low, high = _size(series.min()), _size(series.max())
+    return low if low == high else f"{low} to {high}"
 
 
 def _fallen(run: Run, cell: str) -> str:

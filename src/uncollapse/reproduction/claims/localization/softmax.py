@@ -137,7 +137,8 @@ def approximates(run: Run, sizes: tuple[float, ...] = (1e-4, 0.3, 1.0, 2.0)) -> 
     "Section 2, Remark 2",
     "For large T the coefficient vector gamma^i = e_i/T + o(1) behaves like a selector of the i-th input.",
     corrected="1/T is itself o(1), so that the remark does not tell the two parts apart. The mean of the scores "
-    "that gamma^i also subtracts is of the size of the i-th score: the variance is c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
+    "that gamma^i also subtracts is of the size of the i-th score: the variance is "
+    "c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
     survives=False,
     consequence="Do not drop the mean of the scores.",
     mutation=becomes("holds", "a vector without the -1/T^2", mean_weight=0.0),
