@@ -44,7 +44,7 @@ def change_of_rate(cell: Cell) -> float | None:
     early, late = [p for p in points if p[0] <= cut], [p for p in points if p[0] >= cut]
     if min(len(early), len(late)) < 2:
         return None
-    rates = [float(np.polyfit(*np.transpose(part), 1)[0]) for part in (early, late)]
+    rates = [float(np.polyfit([s for s, _ in part], [v for _, v in part], 1)[0]) for part in (early, late)]
     return abs(rates[0] - rates[1]) / max(abs(rate) for rate in (*rates, 1e-300))
 
 
