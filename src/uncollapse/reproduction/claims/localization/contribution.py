@@ -47,13 +47,13 @@ def clipped_contributes(run: Run, mean_weight: float = 1.0) -> Evidence:
         size = slope[:-1].norm(dim=-1)
         stopped.append(size[entries[:-1] < 0.0])
         through.append(size[passed[:-1]])
-    most, usual = torch.cat(stopped).max().item(), torch.cat(through).median().item()
+    clipped, usual = torch.cat(stopped), torch.cat(through).median().item()
+    most, middle = clipped.max().item(), clipped.median().item()
     return Evidence(
         judge(most < ROUNDING * usual),
-        f"Of {sum(len(own) for own in stopped)} tokens clipped at 0 the derivative is up to {most / usual:.2g} "
-        "times the "
-        "median of tokens that pass.",
-        {"largest, clipped at 0": most, "median, passing": usual},
+        f"The derivative with respect to a token clipped at 0 is {middle / usual:.2g} times that to one that passes "
+        f"(medians of {len(clipped)} and {sum(len(own) for own in through)} tokens).",
+        {"median, clipped at 0": middle, "largest, clipped at 0": most, "median, passing": usual},
     )
 
 
@@ -94,9 +94,9 @@ def _steps(embed: nn.Embedding, text: Tensor) -> Tensor:
     "localization-sigma-fixed",
     "Section 6, on W_QK in place of W",
     "Sigma, the covariance of the tokens, does not change during training.",
-    corrected="Not where token embeddings stay as they are, as in the model of Section 2, whose parameters do not "
-    "include "
-    "them. Trained embeddings, as in a language model, change Sigma; so do the layers below in a deeper network.",
+    corrected="True where token embeddings are not trained, as in the model of Section 2, whose parameters do not "
+    "include them. Trained embeddings, as in a language model, change Sigma; so do the layers below in a deeper "
+    "network.",
     consequence="In a trained network look at W = W_QK Sigma with the Sigma of its own tokens.",
     mutation=becomes("holds", "embeddings that are not trained", embeddings=False),
 )

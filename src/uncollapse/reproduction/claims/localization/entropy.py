@@ -238,7 +238,7 @@ def localises(run: Run, means: tuple[float, ...] = MEANS) -> Evidence:
     "localization-rho-uniform",
     "Section 3, uniform softmax",
     "If rho takes similar values at all tokens, most of the tokens contribute to self-attention almost equally.",
-    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, rho is the same "
+    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, rho is nearly the same "
     "everywhere "
     "while attention is far from uniform: the entry that is tested against 0 and 1 is a score, not a weight.",
     survives=False,

@@ -274,8 +274,8 @@ _FACTORS: dict[int, Callable[[], Mapping[str, tuple[float, float]]]] = {
                  "third": (4.0, 1.0 + _exponents()["with the last"])},
 }  # fmt: skip
 _CONCLUSION = {
-    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared",
-    20: "T^5.5; the second factor is T^5, not T^4",
+    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared.",
+    20: "T^5.5; the second factor is T^5, not T^4.",
     21: "",
 }
 

@@ -231,7 +231,7 @@ def is_attention(run: Run, weights: Callable[[Tensor], Tensor] = _softmax) -> Ev
     return Evidence(
         judge(share.mean().item() - SIGNIFICANT * error > 0.5),
         f"{int((rho > 0.5).sum())} of {tokens} tokens have a propagation above 1/2; together they get "
-        f"{share.mean():.1%} of the attention (standard error {error:.1%}).",
+        f"{share.mean():.2g} of the attention (standard error {error:.1g}).",
         {"tokens above 1/2": int((rho > 0.5).sum()), "their share of attention": share.mean().item()},
         Plot("position", "probability", rows),
         standard_error=error,
