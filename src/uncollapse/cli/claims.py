@@ -28,6 +28,7 @@ COLUMNS = (
     "verdict",
     "statement",
     "evidence",
+    "how",
     "standard_error",
     "corrected",
     "survives",

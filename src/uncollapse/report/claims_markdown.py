@@ -50,7 +50,9 @@ def claims_markdown(record: Mapping[str, Any], root: str = "../") -> str:
         ),
         "",
         "Later versions may differ. Both papers got much right, and that comes first. A correction names the slip, "
-        "gives the right form and says what survives.",
+        "gives the right form and says what survives; that last point is a judgement, the verdict is computed. Words "
+        "such as uniform or minimal need a number to be tested, and *Decided by* names it. Entries that only compare "
+        "printed numbers, or that a text implies without printing, say so.",
         "",
         *count_table(record),
         "",
@@ -86,6 +88,7 @@ def _entry(row: Mapping[str, Any], root: str) -> list[str]:
         "",
         f"- {row['verdict'].capitalize()}. {escaped(row['evidence'])}",
     ]
+    lines.append(f"- Decided by: {escaped(row['how'])}")
     if row["corrected"]:
         lines.append(f"- Right form: {escaped(row['corrected'])}")
     if row["survives"] is not None:

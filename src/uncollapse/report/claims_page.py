@@ -70,7 +70,9 @@ def _lead(record: Mapping[str, Any]) -> str:
         "is put to a computation that anyone can run again: <code>uncollapse reproduce claims</code>. No verdict is "
         "written down anywhere; each follows from numbers, and for each a change of the statement or the data is "
         "known that turns it.</p>\n<p>Both papers got much right, and that comes first. A correction names the slip, "
-        "gives the right form and says what survives.</p>\n"
+        "gives the right form and says what survives; that last point is a judgement, the verdict is computed. Words "
+        "such as uniform or minimal need a number to be tested, and &ldquo;Decided by&rdquo; names it. Entries that "
+        "only compare printed numbers, or that a text implies without printing, say so.</p>\n"
         f'<p class="about">{_versions(record["papers"])}</p>\n'
         f'<section class="card overview">{tiles}</section>\n{_filters(record)}'
     )
@@ -138,6 +140,7 @@ def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str
     conclusion = {None: "", True: STANDS, False: FALLS}[row["survives"]]
     terms = [
         ("Found", row["evidence"]),
+        ("Decided by", row["how"]),
         ("Right form", row["corrected"]),
         ("Conclusion", conclusion),
         ("For a user", row["consequence"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from uncollapse.reproduction.claims.audit import audit, code, counts, row
+from uncollapse.reproduction.claims.audit import audit, code, counts, how, row
 from uncollapse.reproduction.claims.cells import cells, compare, made_up
 from uncollapse.reproduction.claims.claim import CONDITION, FAILS, HOLDS, PENDING, SCALE, Run
 from uncollapse.reproduction.claims.registry import claims
@@ -57,6 +57,21 @@ REQUIRED = [
     "hopfield-fig4-peak",
     "hopfield-fig4-trained",
     "hopfield-fig13-20-trained",
+    "hopfield-fig2-rank",
+    "hopfield-abstract-hidden-trained",
+    "hopfield-eq17-leading",
+    "hopfield-eq17-power",
+    "hopfield-overhead",
+    "hopfield-F4-recurrent",
+    "localization-rho-uniform",
+    "localization-gradient-contributes",
+    "localization-small-r",
+    "localization-A1-localises",
+    "localization-sigma-fixed",
+    "localization-phases",
+    "localization-fig6-entropy-throughout",
+    "localization-fig6-localises",
+    "localization-fig7-uniform",
     "localization-eq1-rows",
     "localization-eq3",
     "localization-eq4-dominates",
@@ -150,6 +165,7 @@ def test_a_claim_says_all_that_it_must(id):
         assert text.strip()
     assert claim.statement.endswith(".")
     assert claim.mutation.changes or claim.mutation.cells
+    assert re.search(r"Holds if|It cannot be checked if", how(claim)), "say from which number on it counts as holding"
     assert (ROOT / str(code(claim)["file"])).is_file()
 
 
@@ -225,6 +241,42 @@ def test_cells_decide_and_their_absence_is_pending(tmp_path):
 def test_one_seed_decides_nothing(tmp_path):
     one = [cell for cell in CLAIMS["hopfield-main-gpt2"].mutation.cells if cell["seed"] == 0]
     assert CLAIMS["hopfield-main-gpt2"].check(written(tmp_path, one)).verdict == PENDING
+
+
+def test_an_interval_that_allows_either_sign_decides_nothing(tmp_path):
+    claim = CLAIMS["hopfield-main-gpt2"]
+    same = made_up("hopfield-main-gpt2", "perplexity", {"self-attention": 20.0, "hopfield": 20.0})
+    found = claim.check(written(tmp_path, same))
+    assert found.verdict == PENDING
+    assert "undecided in 1" in found.sentence
+
+
+def test_one_pair_is_enough_where_some_is_claimed(tmp_path):
+    good = made_up("hopfield-ablation", "accuracy", {"hopfield": 60.0}, [{"alpha": 0.5}])
+    bad = made_up("hopfield-ablation", "accuracy", {"self-attention": 50.0}) + made_up(
+        "hopfield-ablation", "accuracy", {"hopfield": 40.0}, [{"alpha": 1.0}]
+    )
+    assert CLAIMS["hopfield-ablation"].check(written(tmp_path, good, bad)).verdict == HOLDS
+
+
+def test_a_group_that_only_shrinks_has_not_disappeared(tmp_path):
+    cells = made_up("hopfield-similarity-gpt2", "cosine_aligned", {"self-attention": 0.5, "hopfield": 0.3})
+    assert CLAIMS["hopfield-fig4-trained"].check(written(tmp_path, cells)).verdict == CONDITION
+
+
+def test_kappa_is_compared_at_one_kappa_scale(tmp_path):
+    """The figures vary kappa_2 at kappa_1 = 100; networks without penalty are no part of that line."""
+    claim = CLAIMS["localization-fig6-scale"]
+    plain = made_up("localization-fig6", "qk_scale", {"plain": 1e6})
+    assert claim.check(written(tmp_path, claim.mutation.cells, plain)).verdict == HOLDS
+    rising = [{**cell, "numbers": {"qk_scale": 1.0 / cell["numbers"]["qk_scale"]}} for cell in claim.mutation.cells]
+    assert claim.check(written(tmp_path, rising)).verdict == FAILS
+
+
+def test_tiny_cells_decide_nothing(tmp_path):
+    claim = CLAIMS["hopfield-main-gpt2"]
+    tiny = [{**cell, "settings": {"scale": "tiny"}} for cell in claim.mutation.cells]
+    assert claim.check(written(tmp_path, tiny)).verdict == PENDING
 
 
 def test_settings_are_compared_with_their_own_kind(tmp_path):

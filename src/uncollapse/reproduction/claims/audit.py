@@ -20,7 +20,7 @@ PAPERS = {
         "authors": "Masumura and Taki",
         "title": "On the Role of Hidden States of Modern Hopfield Network in Transformer",
         "venue": "NeurIPS 2025",
-        "read": "its appendix, its abstract page, and the result tables of the main text",
+        "read": "its appendix, its abstract page, and the result tables of the main text with a summary of its Eq. 17",
     },
     "localization": {
         "authors": "Bao, Hataya and Karakida",
@@ -60,6 +60,7 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "paper": claim.paper,
         "place": claim.place,
         "statement": claim.statement,
+        "how": how(claim),
         "verdict": found.verdict,
         "evidence": found.sentence,
         "numbers": {name: _plain(value) for name, value in found.numbers.items()},
@@ -73,6 +74,11 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "check": code(claim),
         "seconds": round(seconds, 2),
     }
+
+
+def how(claim: Claim) -> str:
+    """What a check computes and from which number on the statement counts as holding: its docstring, in one line."""
+    return " ".join((inspect.getdoc(inspect.unwrap(claim.check)) or "").split())
 
 
 def code(claim: Claim) -> dict[str, str | int]:

@@ -8,12 +8,12 @@ from .claim import CLAIMS, Claim
 
 MODULES = {
     "hopfield": (
-        *("norms", "scores", "lemma_steps", "lemmas", "decay", "discretisation"),
+        *("norms", "scores", "lemma_steps", "lemmas", "main_text", "decay", "discretisation"),
         *("similarity", "printed_results", "trained"),
     ),
     "localization": (
         *("softmax", "gradient", "lemma1", "moments", "limits", "figures"),
-        *("norms", "entropy", "locater", "trained"),
+        *("norms", "entropy", "contribution", "locater", "trained"),
     ),
 }
 

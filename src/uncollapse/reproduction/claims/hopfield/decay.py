@@ -19,6 +19,7 @@ from ...figure import Size
 from ..claim import ROUNDING, Evidence, Plot, Run, becomes, claim, judge
 
 SELF_ATTENTION = "self-attention"
+KEPT = 1e-3  # a residual ratio above it is not collapsed; Table 1 prints 0.40 with the skip and 1.8e-6 without
 # Table 1: residual ratio after 1 to 12 layers
 TABLE_1_ATTENTION = (
     *(0.48887348, 0.07732825, 0.00081001734, 1.7725031e-6, 1.809994e-6, 1.7835139e-6),
@@ -57,14 +58,17 @@ def _logs(
     mutation=becomes("fails", "with the skip alpha = 0.5", alpha=0.5),
 )
 def double_exponential(run: Run, alpha: float = 0.0) -> Evidence:
-    """Cubing a number triples its logarithm, so each layer should take off about three times as many digits."""
+    """Cubing a number triples its logarithm, so each layer should take off about three times as many digits.
+
+    Holds if the digits lost grow by more than a factor of 2 from every layer to the next.
+    """
     logs = _logs(run, alpha, 0.0, 8)
     steps = -np.diff(logs)
     ratios = steps[2:] / steps[1:-1]  # layer 1 starts from tokens that are not small yet
     return Evidence(
         judge(len(ratios) > 0 and bool(np.min(ratios) > 2.0)),
         f"From layer to layer the number of digits lost grows by a factor of {np.min(ratios):.2f} to "
-        f"{np.max(ratios):.2f}; three is the cubic law.",
+        f"{np.max(ratios):.2f}; three is the cubic law, and more than two is asked for.",
         {"layers followed": len(steps), "smallest factor": float(np.min(ratios)), "log10 at the end": logs[-1]},
         Plot("layer", "log10 of the residual", [(n, value, "residual") for n, value in enumerate(logs)]),
     )
@@ -82,7 +86,10 @@ def double_exponential(run: Run, alpha: float = 0.0) -> Evidence:
     mutation=becomes("holds", "with the skip alpha = 0.5", alpha=0.5),
 )
 def like_a_skip(run: Run, alpha: float = 0.0) -> Evidence:
-    """The digits lost a layer: constant for an exponential, growing by -log10 alpha' a layer for alpha'^(L^2/2)."""
+    """The digits lost a layer: constant for an exponential, growing by -log10 alpha' a layer for alpha'^(L^2/2).
+
+    Holds if the digits lost a layer change by less than 0.02 a layer for every alpha', as in an exponential.
+    """
     depth, curves, seconds = run.pick(12, 8), [], {}
     for hidden in (0.3, 0.5, 0.7, 0.9):
         logs = _logs(run, alpha, hidden, depth)
@@ -93,7 +100,8 @@ def like_a_skip(run: Run, alpha: float = 0.0) -> Evidence:
     return Evidence(
         judge(bend < 0.02),
         f"At alpha = {alpha:g} the digits lost a layer grow by {-seconds[0.5]:.3f} a layer at alpha' = 0.5 (log10 2 = "
-        f"0.301), so the fall is faster than exponential; over four alpha' the law log10 alpha' is met to {law:.0%}.",
+        f"0.301), so the fall is faster than exponential; over four alpha' the law log10 alpha' is met to {law:.0%}. "
+        "An exponential loses the same number of digits in every layer; up to 0.02 a layer would count as that.",
         {f"second difference, alpha' = {hidden:g}": second for hidden, second in seconds.items()},
         Plot("layer", "log10 of the residual", curves),
     )
@@ -111,7 +119,10 @@ def _with_skip(layer: LayerBounds) -> Tensor:
     mutation=becomes("fails", "the printed bound of Lemma D.2, used at alpha = 0.5", bound=lambda layer: layer.printed),
 )
 def skip_extension(run: Run, bound: Callable[[LayerBounds], Tensor] = _with_skip) -> Evidence:
-    """Networks with alpha = alpha' = 0.5, layer by layer."""
+    """Networks with alpha = alpha' = 0.5, layer by layer.
+
+    Holds if no layer exceeds the bound by more than 1e-9 of it.
+    """
     ratios = []
     for seed in range(run.pick(8, 2)):
         network, x = _network(Run(run.size, run.seed + seed), 0.5, 0.5, 8)
@@ -135,7 +146,10 @@ def skip_extension(run: Run, bound: Callable[[LayerBounds], Tensor] = _with_skip
     mutation=becomes("holds", "a bound that is twice the residual", bound=lambda layer: 2.0 * layer.measured),
 )
 def aligns(run: Run, bound: Callable[[LayerBounds], Tensor] = lambda layer: layer.printed_depth) -> Evidence:
-    """Decades between Theorem D.3 as printed and the residual, at alpha = 0 and at the alpha = 0.5 of Table 1."""
+    """Decades between Theorem D.3 as printed and the residual, at alpha = 0 and at the alpha = 0.5 of Table 1.
+
+    Holds if bound and residual are within a factor of ten at every layer.
+    """
     gaps, rows = {}, []
     for alpha in (0.0, 0.5):
         network, x = _network(run, alpha, 0.5, 6)
@@ -196,13 +210,16 @@ def _curves(run: Run, cells: Sequence[str]) -> Plot:
     mutation=becomes("holds under a condition", "with alpha = alpha' = 0.5", cell=BOTH),
 )
 def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
-    """Six variants of initialisation and LayerNorm, since the text names neither; random tokens."""
+    """Networks of ViT-T's shape on random tokens, not CIFAR-10; six variants of initialisation and LayerNorm.
+
+    Holds if the ratio is below 0.01 after 12 layers in all variants; under a condition if in some.
+    """
     final = _last(run, cell)
     below = final < COLLAPSED
     return Evidence(
         judge(bool(below.all()), bool(below.any())),
         f"After 12 layers of {cell} the ratio is below {COLLAPSED:g} in {int(below.sum())} of {len(final)} variants of "
-        f"initialisation and LayerNorm (largest {final.max():.2g}).",
+        f"initialisation and LayerNorm (largest {_size(final.max())}), on random tokens in place of CIFAR-10.",
         _variants(final),
         _curves(run, [cell]),
     )
@@ -229,17 +246,39 @@ def falls_sharply(run: Run, cell: str = SELF_ATTENTION) -> Evidence:
     changes={"cell": HIDDEN_ONLY},
 )
 def mitigates(run: Run, cell: str) -> Evidence:
-    """After 12 layers, a thousand times the ratio of self-attention counts as mitigated; rounding is 1e-16."""
-    final, plain, every = _last(run, cell), _last(run, SELF_ATTENTION), _curves(run, [c.name for c in CELLS])
-    gain = final / plain.clip(lower=1e-15)
-    better = gain > 1e3
+    """Networks of ViT-T's shape on random tokens, not CIFAR-10; six variants of initialisation and LayerNorm.
+
+    Holds if the residual ratio is above 0.001 after 12 layers in all variants. Self-attention is at the rounding of
+    float64 by then, so that no ratio to it is taken.
+    """
+    final, every = _last(run, cell), _curves(run, [c.name for c in CELLS])
+    kept = final > KEPT
     return Evidence(
-        judge(bool(better.all())),
-        f"{cell}: after 12 layers the residual ratio is {final.min():.2g} to {final.max():.2g}, more than a thousand "
-        f"times that of self-attention in {int(better.sum())} of {len(final)} variants.",
+        judge(bool(kept.all())),
+        f"{cell}: after 12 layers on random tokens (in place of CIFAR-10) the residual ratio is "
+        f"{_range(final)}, above {KEPT:g} in {int(kept.sum())} of {len(final)} variants; it first falls below "
+        f"{KEPT:g} {_fallen(run, cell)}, self-attention's {_fallen(run, SELF_ATTENTION)}.",
         {f"ratio, {name}": value for name, value in _variants(final).items()},
         every,
     )
+
+
+def _size(value: float) -> str:
+    """A ratio in words a reader can use: below 1e-15 it is rounding."""
+    return "rounding (below 1e-15)" if value < 1e-15 else f"{value:.2g}"
+
+
+def _range(series: pd.Series) -> str:
+    low, high = _size(series.min()), _size(series.max())
+    return low if low == high else f"{low} to {high}"
+
+
+def _fallen(run: Run, cell: str) -> str:
+    """The layers at which the ratio is below KEPT for the first time, over the variants."""
+    table = _table(run.size, run.seed)
+    own = table[(table["attention"] == cell) & (table["mean"] < KEPT)]
+    first = own.groupby(["init", "layer_norm"])["depth"].min()
+    return "in no layer" if first.empty else f"in layer {first.min()} to {first.max()}"
 
 
 def _followed(run: Run) -> list[float]:
@@ -250,7 +289,7 @@ def _followed(run: Run) -> list[float]:
 
 @claim(
     "hopfield-table1-floor",
-    "Appendix E, Table 1, left column, layers 4 to 12",
+    "Appendix E, Table 1, left column, layers 4 to 12 (implied, not printed)",
     "The left column shows how the residual goes on after layer 3.",
     corrected="From layer 4 on the column is the rounding of float32, 1.8e-6 at every depth; the true residual goes on "
     "falling doubly exponentially (`exact_residuals`).",
@@ -258,7 +297,10 @@ def _followed(run: Run) -> list[float]:
     mutation=becomes("holds", "a column computed without cancellation", column=_followed),
 )
 def floor(run: Run, column: Callable[[Run], Sequence[float]] = lambda run: TABLE_1_ATTENTION) -> Evidence:
-    """A column that shows the residual goes on falling; one that has reached rounding stays where it is."""
+    """A column that shows the residual goes on falling; one that has reached rounding stays where it is.
+
+    Holds if the column falls by more than half a decade from layer 4 on.
+    """
     values = np.asarray(column(run))
     tail = values[3:]
     drop = float(np.log10(tail[0] / tail[-1]))

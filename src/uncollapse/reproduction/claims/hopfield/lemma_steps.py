@@ -48,7 +48,10 @@ def _found(run: Run, sides: Sides, first: Iterable[Layer] = (), extra: str = "")
     mutation=becomes("fails", "a P whose columns sum to one", weights=lambda layer: layer.attention.T),
 )
 def stochastic(run: Run, weights: Callable[[Layer], Tensor] = lambda layer: layer.attention) -> Evidence:
-    """Both sides on random layers."""
+    """Both sides on random layers.
+
+    Holds if they agree to 1e-9 of the tokens' size.
+    """
     errors = []
     for layer in random_layers(run, run.pick(500, 50)):
         p, mean = weights(layer), layer.tokens.mean(dim=0)
@@ -85,7 +88,10 @@ def _eq_25_right(layer: Layer) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "with |R| on the right", sides=_eq_25_right),
 )
 def elementwise(run: Run, sides: Sides = _eq_25) -> Evidence:
-    """On layers that meet the assumption of the proof."""
+    """On layers that meet the assumption of the proof.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
     return _found(run, sides, extra=" With r = 0 the right side is 0, so Eq. 25 would say P R = 0.")
 
 
@@ -106,7 +112,10 @@ def _eq_28(layer: Layer) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "with P X and |R|", sides=_eq_25_right),
 )
 def absolute(run: Run, sides: Sides = _eq_28) -> Evidence:
-    """As printed, P R stands where P X is meant."""
+    """As printed, P R stands where P X is meant.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
     return _found(run, sides)
 
 
@@ -135,7 +144,10 @@ def _norms_29_right(layer: Layer) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "the two norms bounded by E~", sides=_norms_29_right),
 )
 def norms_of_the_layer(run: Run, sides: Sides = _norms_29) -> Evidence:
-    """Read with the evident repairs: P X for P R, and res = 1 (x + softmax(r) R) W_V."""
+    """Read with the evident repairs: P X for P R, and res = 1 (x + softmax(r) R) W_V.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
     return _found(run, sides)
 
 
@@ -159,7 +171,10 @@ def _eq_31_right(layer: Layer) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_31_right),
 )
 def columns_of_the_layer(run: Run, sides: Sides = _eq_31) -> Evidence:
-    """N tokens that prefer one of two in turn make the left side grow with N and leave the right side as it is."""
+    """N tokens that prefer one of two in turn make the left side grow with N and leave the right side as it is.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
     sizes = (4, 8, 16, 32, 64)
     pairs = [tuple(side.item() for side in sides(alternating(n))) for n in sizes]
     plot = Plot(
@@ -189,7 +204,10 @@ def columns_of_the_layer(run: Run, sides: Sides = _eq_31) -> Evidence:
     mutation=becomes("fails", "a constant of 0.02 in place of 2", constant=0.02),
 )
 def rows_of_the_layer(run: Run, constant: float = 2.0) -> Evidence:
-    """The row norm of a difference of two softmax rows is at most half their span."""
+    """The row norm of a difference of two softmax rows is at most half their span.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
 
     def sides(layer: Layer) -> tuple[Tensor, Tensor]:
         moved = (layer.attention - layer.shared) @ layer.rest @ layer.value
@@ -218,7 +236,10 @@ def _eq_33_right(layer: Layer) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_33_right),
 )
 def composite_of_the_layer(run: Run, sides: Sides = _eq_33) -> Evidence:
-    """The same layers as for Eq. 31, with more tokens."""
+    """The same layers as for Eq. 31, with more tokens.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
     many = (16, 64, 256, 1024) if run.size == "full" else (16, 64, 256)
     pairs = {n: tuple(side.item() for side in sides(alternating(n))) for n in many}
     broken, cases, _ = _counted(run, sides)
@@ -242,7 +263,10 @@ def composite_of_the_layer(run: Run, sides: Sides = _eq_33) -> Evidence:
     mutation=becomes("holds", "without 1/sqrt(d_k)", inherited_scale=lambda head_size: 1.0),
 )
 def span_of_scores(run: Run, inherited_scale: Callable[[int], float] = math.sqrt) -> Evidence:
-    """With scaled scores, as Eq. 14 and the sum of Eq. 15 define A."""
+    """With scaled scores, as Eq. 14 and the sum of Eq. 15 define A.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
 
     def sides(layer: Layer) -> tuple[Tensor, Tensor]:
         carried = ALPHA_HIDDEN * norm_1(layer.inherited) / inherited_scale(layer.head_size)
@@ -260,7 +284,10 @@ def span_of_scores(run: Run, inherited_scale: Callable[[int], float] = math.sqrt
     mutation=becomes("fails", "the third power of ||R||", power=3),
 )
 def interaction(run: Run, power: int = 2) -> Evidence:
-    """||R^T||_1 = ||R||_inf turns the product into a square."""
+    """||R^T||_1 = ||R||_inf turns the product into a square.
+
+    Holds if no layer breaks it by more than 1e-9.
+    """
 
     def sides(layer: Layer) -> tuple[Tensor, Tensor]:
         gain = (1.0 - ALPHA_HIDDEN) / math.sqrt(layer.head_size)

@@ -88,7 +88,10 @@ def _count(run: Run, heads: int, form: Form, state: State) -> _Count:
     changes={"heads": 1},
 )
 def lemma(run: Run, heads: int, form: Form = "as_printed") -> Evidence:
-    """The lemma in both readings of A, on random layers that meet the assumption and on one made to break it."""
+    """The lemma in both readings of A, on random layers that meet the assumption and on one made to break it.
+
+    Holds if no layer breaks it by more than 1e-9; under a condition if none does with the unscaled state in C_2.
+    """
     after, printed, corrected = counterexample()
     stated = corrected if form == "corrected" else printed
     scaled = _count(run, heads, form, "scaled")
@@ -137,7 +140,7 @@ def _explicit(tokens: int, span: float) -> float:
 
 @claim(
     "hopfield-lemmaD1-assumption",
-    "Appendix D.1, Lemma D.1 and its proof",
+    "Appendix D.1, Lemma D.1 and its proof (implied, not printed)",
     "Lemma D.1 holds for every layer: its statement names no assumption on the scores.",
     corrected="The proof assumes that no row of E~ spans more than 1.256, and some such assumption is needed. For any "
     "span s: factor 2 (1 - 1/N) sqrt(kappa(s)), kappa(s) = 1/4 + (e^(2s) - 1)/(8 s).",
@@ -145,7 +148,10 @@ def _explicit(tokens: int, span: float) -> float:
     mutation=becomes("holds", "rows that span at most 1.256", largest_span=SPAN),
 )
 def assumption(run: Run, largest_span: float = 40.0) -> Evidence:
-    """Many tokens whose rows each raise one key of their own; the lemma's factor 4, scaled scores."""
+    """Many tokens whose rows each raise one key of their own; the lemma's factor 4, scaled scores.
+
+    Holds if no example exceeds the bound; under a condition if none does while rows span at most 1.256.
+    """
     check = abs(_explicit(64, 3.0) / one_key_each(64, 3.0)[0] - 1.0)
     if check > 1e-9:
         raise ArithmeticError(f"the closed form of the example is off by {check:.1e}.")
@@ -216,7 +222,10 @@ Leaves = Callable[[float, float, float, int], float]
     mutation=becomes("holds", "exponent L - m for b < 1", leaves=_right_exponents),
 )
 def exponents(run: Run, leaves: Leaves = _printed_exponents) -> Evidence:
-    """The recursion itself against the largest leaf."""
+    """The recursion itself against the largest leaf.
+
+    Holds if no case with b < 1 exceeds the bound by more than 1e-6 of it.
+    """
     over, gap = {True: 0, False: 0}, 0.0
     total = {True: 0, False: 0}
     for x, a, b, depth in _cases(run, run.pick(4000, 400)):
@@ -274,7 +283,10 @@ def exponents(run: Run, leaves: Leaves = _printed_exponents) -> Evidence:
     changes={"doubled": 2.0, "deepest": 1},
 )
 def factor(run: Run, doubled: float, deepest: int = 6) -> Evidence:
-    """The recursion x -> cubic x^3 + linear x against the largest leaf with coefficients `doubled` times those."""
+    """The recursion x -> cubic x^3 + linear x against the largest leaf with coefficients `doubled` times those.
+
+    Holds if no case exceeds the bound by more than 1e-6 of it.
+    """
     broken, cases, worst = 0, 0, 0.0
     for x, cubic, linear, depth in _cases(run, run.pick(4000, 400)):
         true = x

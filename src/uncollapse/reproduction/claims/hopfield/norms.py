@@ -28,7 +28,10 @@ def draws(run: Run, count: int, *shape: int) -> Tensor:
     mutation=becomes("fails", "rows and columns exchanged", columns=norm_inf, rows=norm_1),
 )
 def operator_norms(run: Run, columns: Norm = norm_1, rows: Norm = norm_inf) -> Evidence:
-    """Against the definition (1): the unit balls' corners are unit vectors for p = 1 and signs for p = infinity."""
+    """Against the definition (1): the unit balls' corners are unit vectors for p = 1 and signs for p = infinity.
+
+    Holds if they agree to 1e-9.
+    """
     a = draws(run, run.pick(500, 50), 5, 4)
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 4)
     first = a.abs().sum(dim=1).amax(dim=1)  # max over unit vectors of ||A e||_1
@@ -49,7 +52,10 @@ def operator_norms(run: Run, columns: Norm = norm_1, rows: Norm = norm_inf) -> E
     mutation=becomes("fails", "the largest entry in place of the norms", norms=(lambda a: a.abs().amax(dim=(-1, -2)),)),
 )
 def submultiplicative(run: Run, norms: tuple[Norm, ...] = (norm_1, norm_inf)) -> Evidence:
-    """Random products, and products of ones, which attain equality."""
+    """Random products, and products of ones, which attain equality.
+
+    Holds if no ratio exceeds 1 by more than 1e-9.
+    """
     count = run.pick(2000, 200)
     pair = draws(run, 2 * count, 5, 5)
     a = torch.cat([pair[:count], torch.ones(1, 5, 5, dtype=torch.float64)])
@@ -80,7 +86,10 @@ def _holder_rows(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     mutation=becomes("holds", "the row norm on both sides", sides=_holder_rows),
 )
 def hoelder(run: Run, sides: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = _holder) -> Evidence:
-    """A column of ones times a number, and random matrices."""
+    """A column of ones times a number, and random matrices.
+
+    Holds if no case breaks it by more than 1e-9.
+    """
     count = run.pick(2000, 200)
     column, one = torch.ones(1, 5, 1, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64)
     left, right = sides(column, one)
@@ -105,7 +114,10 @@ def hoelder(run: Run, sides: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] =
     mutation=becomes("holds", "the 1-norm alone", size=norm_1),
 )
 def triangle(run: Run, size: Norm = norm_1_inf) -> Evidence:
-    """A row of ones and a column of ones, and random pairs."""
+    """A row of ones and a column of ones, and random pairs.
+
+    Holds if no case breaks it by more than 1e-9.
+    """
     row, column = torch.zeros(2, 8, 8, dtype=torch.float64)
     row[0], column[:, 0] = 1.0, 1.0
     together, apart = size(row + column).item(), (size(row) + size(column)).item()
@@ -133,7 +145,10 @@ def mean_token(x: Tensor) -> Tensor:
     mutation=becomes("fails", "the median of each component", centre=lambda x: x.median(dim=-2, keepdim=True).values),
 )
 def nearest_token(run: Run, centre: Callable[[Tensor], Tensor] = mean_token) -> Evidence:
-    """The gradient of the squared distance vanishes there and nowhere else: the problem is convex."""
+    """The gradient of the squared distance vanishes there and nowhere else: the problem is convex.
+
+    Holds if the gradient is below 1e-9 of the tokens' size.
+    """
     x = draws(run, run.pick(500, 50), 7, 3)
     slope = (2.0 * (centre(x) - x).sum(dim=-2)).abs().amax(dim=-1) / x.abs().sum(dim=(-1, -2))
     return Evidence(
@@ -154,7 +169,10 @@ def nearest_token(run: Run, centre: Callable[[Tensor], Tensor] = mean_token) -> 
     mutation=becomes("holds", "with the factor 2 (1 - 1/N)", factor=lambda tokens: 2.0 * (1.0 - 1.0 / tokens)),
 )
 def centring(run: Run, factor: Callable[[int], float] = lambda tokens: 1.0) -> Evidence:
-    """One token that differs from N - 1 equal ones, and random tokens with random z."""
+    """One token that differs from N - 1 equal ones, and random tokens with random z.
+
+    Holds if no case breaks it by more than 1e-9.
+    """
     tokens = 16
     x = torch.zeros(tokens, 1, dtype=torch.float64)
     x[0] = 1.0

@@ -77,7 +77,10 @@ SKIP_FREE = {  # no residual anywhere: (self-attention, hopfield) on CIFAR-10 an
     changes={"table": VIT},
 )
 def improves(run: Run, table: Mapping[str, tuple[float, ...]]) -> Evidence:
-    """Each printed number with inherited scores against self-attention's of its row."""
+    """Each printed number with inherited scores against self-attention's of its row.
+
+    Holds if all are in favour; under a condition if some are. Read off the print.
+    """
     differences = [(name, value - row[0]) for name, row in table.items() for value in row[1:]]
     better = sum(difference > 0 for _, difference in differences)
     kinds = ("alpha = 0.5", "alpha = 0.7")
@@ -105,7 +108,10 @@ def improves(run: Run, table: Mapping[str, tuple[float, ...]]) -> Evidence:
     mutation=becomes("holds under a condition", "against a plain network of 72", plain=72.0),
 )
 def ablation(run: Run, plain: float = PLAIN_TINY) -> Evidence:
-    """Every cell against the plain network of the main table."""
+    """Every cell against the plain network of the main table.
+
+    Holds if all exceed it; under a condition if some do. Read off the print.
+    """
     cells = [value for row in ABLATION.values() for value in row]
     above = sum(value > plain for value in cells)
     rows = [(s, v, name) for name, row in ABLATION.items() for s, v in zip(SHARES, row, strict=True) if v > 60]
@@ -128,7 +134,10 @@ def ablation(run: Run, plain: float = PLAIN_TINY) -> Evidence:
     mutation=becomes("holds", "depths up to 8", deepest=8),
 )
 def skip_free(run: Run, deepest: int = 12) -> Evidence:
-    """Better than self-attention at every depth."""
+    """Better than self-attention at every depth.
+
+    Holds if it is so at all depths; under a condition if at some. Read off the print.
+    """
     pairs = {depth: both for depth, both in SKIP_FREE.items() if depth <= deepest}
     better = {depth: all(ours > plain for plain, ours in both) for depth, both in pairs.items()}
     rows = [
@@ -152,7 +161,7 @@ def scatter(row: Sequence[float]) -> float:
 
 @claim(
     "hopfield-vit-beyond-scatter",
-    "Main text, accuracies of ViT, printed numbers",
+    "Main text, accuracies of ViT, printed numbers (implied, not printed)",
     "The printed gains of ViT on CIFAR are larger than what runs of one network differ by.",
     corrected="Most are within two standard errors of a difference, with the scatter that the paper's own ablation "
     "shows; those of Large on CIFAR-100 are beyond it.",
@@ -160,7 +169,11 @@ def scatter(row: Sequence[float]) -> float:
     mutation=becomes("holds", "if runs scattered by 0.001 points", noise=0.001),
 )
 def beyond_scatter(run: Run, noise: float | None = None) -> Evidence:
-    """The scatter of the ablation's inner cells about a smooth curve stands for the seeds that were not run."""
+    """The scatter of the ablation's inner cells about a smooth curve stands for the seeds that were not run.
+
+    Holds if every gain exceeds two standard errors of a difference of two runs; under a condition if some do. Read off
+    the print.
+    """
     found = noise if noise is not None else float(np.mean([scatter(row[1:9]) for row in ABLATION.values()]))
     bar = 2.0 * np.sqrt(2.0) * found
     gains = [value - row[0] for name, row in VIT.items() if "CIFAR" in name for value in row[1:] if value > row[0]]
@@ -194,7 +207,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
 
 @claim(
     "hopfield-table3-complete",
-    "Appendix G, Table 3",
+    "Appendix G, Table 3, read off the print (implied: the text says detailed)",
     "Table 3 describes the training of the ViT in detail: enough to run it again.",
     corrected="Weight decay, seeds, and how the hidden state starts are missing.",
     survives=False,
@@ -204,7 +217,7 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
 )
 @claim(
     "hopfield-table2-complete",
-    "Appendix G, Table 2",
+    "Appendix G, Table 2, read off the print (implied: the text says detailed)",
     "Table 2 describes the training of GPT-2 in detail: enough to run it again.",
     corrected="The length of training, weight decay, seeds, and how the hidden state starts are missing.",
     survives=False,
@@ -213,7 +226,10 @@ TABLE_3 = ("training length", "batch size", "learning rate", "schedule", "optimi
     changes={"given": TABLE_2},
 )
 def complete(run: Run, given: Sequence[str]) -> Evidence:
-    """The settings that training needs against those printed."""
+    """The settings that training needs against those printed.
+
+    Holds if none is missing. Read off the print; the list of what training needs is ours.
+    """
     missing = [name for name in REQUIRED if name not in given]
     return Evidence(
         judge(not missing),
@@ -239,7 +255,10 @@ def complete(run: Run, given: Sequence[str]) -> Evidence:
     changes={"operations": None},
 )
 def affordable(run: Run, operations: float | None, speed: float = 1e11, days: float = 30.0) -> Evidence:
-    """Arithmetic of one training run against a month of two cores at 1e11 operations a second (an assumption)."""
+    """Arithmetic of one training run against a month of two cores at 1e11 operations a second (an assumption).
+
+    It cannot be checked if the run is longer or its size unknown; else it is pending.
+    """
     budget = speed * 86400.0 * days
     if operations is None:
         return Evidence(
@@ -266,7 +285,7 @@ RIGHT = {
 
 @claim(
     "hopfield-references",
-    "Appendices E and F.1",
+    "Appendices E and F.1, read off the print",
     "The adiabatic limit is cited as that of [3], the residual metric as following [5].",
     corrected="The other way round: [5] is Ramsauer et al., whose limit it is, and [3] is Dong et al., whose metric "
     "it is.",
@@ -274,7 +293,10 @@ RIGHT = {
     mutation=becomes("holds", "the two numbers exchanged", cited=RIGHT),
 )
 def references(run: Run, cited: Mapping[str, tuple[int, str]] = CITED) -> Evidence:
-    """The appendix's list of references against what is cited."""
+    """The appendix's list of references against what is cited.
+
+    Holds if all citations name the paper that is meant. Read off the print.
+    """
     wrong = [what for what, (number, meant) in cited.items() if REFERENCES[number] != meant]
     return Evidence(
         judge(not wrong),

@@ -33,7 +33,10 @@ def _normal(random: torch.Generator, *shape: int) -> Tensor:
     mutation=becomes("holds", "without the second 1/sqrt(d_k)", inherited_scale=lambda head_size: 1.0),
 )
 def recursion(run: Run, inherited_scale: Callable[[int], float] = math.sqrt) -> Evidence:
-    """Six layers, d_k = 64, alpha' = 0.5: the sum of Eq. 15 against its recursion."""
+    """Six layers, d_k = 64, alpha' = 0.5: the sum of Eq. 15 against its recursion.
+
+    Holds if sum and recursion agree to 1e-9.
+    """
     head_size, depth, keep = 64, 6, 0.5
     random = generator(run.seed)
     products = [_normal(random, 8, head_size) @ _normal(random, 8, head_size).T for _ in range(depth)]
@@ -67,7 +70,10 @@ def recursion(run: Run, inherited_scale: Callable[[int], float] = math.sqrt) -> 
     mutation=becomes("fails", "without the term of the query bias, b_QK", bias_weight=0.0),
 )
 def common_part(run: Run, bias_weight: float = 1.0) -> Evidence:
-    """Random layers with biases, against the scores themselves."""
+    """Random layers with biases, against the scores themselves.
+
+    Holds if the weights agree to 1e-9.
+    """
     random = generator(run.seed)
     errors = []
     for _ in range(run.pick(200, 20)):
@@ -107,7 +113,10 @@ def _summed(layer: AttentionLayer, x: Tensor, value_output: Tensor) -> Tensor:
     mutation=becomes("fails", "the sum with each W_VO,h transposed", summed=_transposed),
 )
 def several_heads(run: Run, summed: Callable[[AttentionLayer, Tensor], Tensor] = _heads) -> Evidence:
-    """Against a layer of AttentionOnly without biases."""
+    """Against a layer of AttentionOnly without biases.
+
+    Holds if they agree to 1e-9.
+    """
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(run.seed)
         network = AttentionOnly(1, 12, 3, alpha=0.0, alpha_hidden=0.0, bias=False, init="xavier").double()
@@ -128,7 +137,10 @@ def several_heads(run: Run, summed: Callable[[AttentionLayer, Tensor], Tensor] =
     mutation=becomes("fails", "alpha' = 0.5", alpha_hidden=0.5),
 )
 def is_attention(run: Run, alpha_hidden: float = 0.0) -> Evidence:
-    """Three layers of `hopfield_attention` against torch's own attention, in float64."""
+    """Three layers of `hopfield_attention` against torch's own attention, in float64.
+
+    Holds if they agree to 1e-9.
+    """
     random = generator(run.seed)
     state, errors = None, []
     for _ in range(3):
@@ -160,7 +172,10 @@ def _gated(layers: int) -> torch.nn.Module:
     mutation=becomes("fails", "with a learned gate a layer", network=_gated),
 )
 def no_parameters(run: Run, network: Callable[[int], torch.nn.Module] = _hopfield) -> Evidence:
-    """Parameters of a network with inherited scores against the same without."""
+    """Parameters of a network with inherited scores against the same without.
+
+    Holds if the two counts are equal.
+    """
     ours = sum(p.numel() for p in network(4).parameters())
     plain = sum(p.numel() for p in AttentionOnly(4, 16, 2, alpha=0.0, alpha_hidden=0.0).parameters())
     return Evidence(

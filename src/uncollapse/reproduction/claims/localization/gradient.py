@@ -27,6 +27,7 @@ from ...figure import Size
 from ..claim import ROUNDING, SIGNIFICANT, Evidence, Plot, Run, becomes, claim, judge
 
 WIDTH = 4
+MINOR = 0.1  # a term below this share of another is dominated by it
 
 
 def _model(run: Run, gradient: bool = False) -> tuple[OneLayer, Tensor, Tensor]:
@@ -72,7 +73,10 @@ Gradient = Callable[[OneLayer, Tensor, Tensor], Tensor]
     changes={"gradient": _eq_3},
 )
 def eq_3(run: Run, gradient: Gradient) -> Evidence:
-    """Against autograd of the loss with the piecewise-linear softmax."""
+    """Against autograd of the loss with the piecewise-linear softmax.
+
+    Holds if they agree to 1e-9 of the gradient's size.
+    """
     model, x, y = _model(run, gradient=True)
     [exact] = torch.autograd.grad(model.loss(x, y), model.qk)
     with torch.no_grad():
@@ -108,7 +112,10 @@ def _crossed(model: OneLayer, x: Tensor, y: Tensor) -> Tensor:
     mutation=becomes("fails", "tokens in reverse order", gradient=_crossed),
 )
 def eq_19_21(run: Run, gradient: Gradient = _spelled_out) -> Evidence:
-    """The sums against the matrix form."""
+    """The sums against the matrix form.
+
+    Holds if they agree to 1e-9 of the gradient's size.
+    """
     model, x, y = _model(run)
     stated, exact = gradient(model, x, y), _eq_3(model, x, y)
     error = ((stated - exact).norm() / exact.norm()).item()
@@ -119,7 +126,7 @@ def eq_19_21(run: Run, gradient: Gradient = _spelled_out) -> Evidence:
 
 @cache
 def _orders(size: Size, seed: int, strength: float) -> Orders:
-    lengths = (64, 128, 256, 512) if size == "full" else (32, 64, 128)
+    lengths = (64, 128, 256, 512) if size == "full" else (64, 128, 256)
     walks = 4000 if size == "full" else 1000
     eye = torch.eye(WIDTH, dtype=torch.float64)
     return gradient_orders(strength * eye, tokens=lengths, walks=walks, seed=seed)
@@ -136,14 +143,19 @@ def _orders(size: Size, seed: int, strength: float) -> Orders:
     monte_carlo=True,
 )
 def dominates(run: Run, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evidence:
-    """Sizes and orders of the three terms under Assumption 1, for weak and strong W_QK."""
+    """Size of the second term over that of the first at the most tokens under Assumption 1, weak and strong W_QK.
+
+    Holds if it is below a tenth, by five standard errors over three samples of walks, for both; under a condition if
+    for one of them.
+    """
     numbers: dict[str, float | int | str] = {}
     small, rows, error = [], [], 0.0
     for strength in strengths:
-        orders = _orders(run.size, run.seed, strength)
-        ratio = float(orders.norms[-1, 1] / orders.norms[-1, 0])
-        small.append(ratio < 0.1)
-        error = max(error, float(np.nanmax(orders.errors)))
+        samples = [_orders(run.size, run.seed + 100 * n, strength) for n in range(3)]
+        ratios = [float(sample.norms[-1, 1] / sample.norms[-1, 0]) for sample in samples]
+        orders, ratio, own = samples[0], float(np.mean(ratios)), float(np.std(ratios, ddof=1) / math.sqrt(len(ratios)))
+        small.append(ratio + SIGNIFICANT * own < MINOR)
+        error = max(error, own)
         numbers[f"Eq. 20 over Eq. 19, W_QK = {strength:g} I"] = ratio
         numbers[f"orders in T, W_QK = {strength:g} I"] = ", ".join(f"{slope:.2f}" for slope in orders.slopes)
         numbers[f"clipped at 1, W_QK = {strength:g} I"] = float(orders.clipped_above[-1])
@@ -156,7 +168,7 @@ def dominates(run: Run, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evidence:
         judge(all(small), any(small)),
         f"The second term is {numbers[f'Eq. 20 over Eq. 19, W_QK = {strengths[0]:g} I']:.2g} of the first with weak "
         f"scores and {numbers[f'Eq. 20 over Eq. 19, W_QK = {strengths[-1]:g} I']:.2g} of it with strong ones (standard "
-        f"error of an order {error:.2f}).",
+        f"error at most {error:.2g}); dominated is taken as below {MINOR:g}.",
         numbers,
         Plot("tokens T", "size of the term", rows, log_x=True, log_y=True),
         standard_error=error,
@@ -174,7 +186,10 @@ def dominates(run: Run, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evidence:
     monte_carlo=True,
 )
 def sharp(run: Run, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evidence:
-    """Slopes of log size against log T, strong scores; within one half counts as that order."""
+    """Slopes of log size against log T, strong scores (W_QK = 2 I, d = 4).
+
+    Holds if every slope is within one half of the stated order.
+    """
     found = _orders(run.size, run.seed, 2.0)
     off = np.abs(found.slopes - np.asarray(orders))
     error = float(np.nanmax(found.errors))
@@ -199,7 +214,10 @@ def sharp(run: Run, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evidence:
     monte_carlo=True,
 )
 def summands(run: Run, mean_weight: float = 0.0) -> Evidence:
-    """Eq. 19 with the stated summands over Eq. 19, W_QK = 0.02 I, at T = 256."""
+    """Eq. 19 with the stated summands alone over Eq. 19, W_QK = 0.02 I.
+
+    Holds if the ratio is 1 to within 0.1 plus five standard errors.
+    """
     tokens, walks = run.pick(512, 128), run.pick(2000, 500)
     random = generator(run.seed)
     x = random_walks(walks, tokens, WIDTH, random)
@@ -213,9 +231,11 @@ def summands(run: Run, mean_weight: float = 0.0) -> Evidence:
 
     full, kept = term(1.0), term(mean_weight)
     ratio = (kept.mean(dim=0).norm() / full.mean(dim=0).norm()).item()
-    error = ratio * (full.std(dim=0).norm() / full.mean(dim=0).norm()).item() / math.sqrt(walks)
+    parts = zip(kept.chunk(10), full.chunk(10), strict=True)
+    spread = torch.stack([own.mean(dim=0).norm() / all_.mean(dim=0).norm() for own, all_ in parts])
+    error = spread.std().item() / math.sqrt(len(spread))
     return Evidence(
-        judge(abs(ratio - 1.0) < 0.1 + SIGNIFICANT * error * (mean_weight == 1.0)),
+        judge(abs(ratio - 1.0) < 0.1 + SIGNIFICANT * error),
         f"With these summands alone Eq. 19 is {ratio:.2f} times as large at T = {tokens} (standard error {error:.2f}).",
         {"ratio": ratio, "tokens": tokens},
         standard_error=error,
@@ -254,14 +274,17 @@ _FACTORS: dict[int, Callable[[], Mapping[str, tuple[float, float]]]] = {
                  "third": (4.0, 1.0 + _exponents()["with the last"])},
 }  # fmt: skip
 _CONCLUSION = {
-    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared",
-    20: "T^5.5; the second factor is T^5, not T^4",
+    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared.",
+    20: "T^5.5; the second factor is T^5, not T^4.",
     21: "",
 }
 
 
 def _arithmetic(run: Run, equation: int, order: float) -> Evidence:
-    """Half the sum of the factors' exponents, from exact sums of Gaussian moments at T = 60 and 120."""
+    """Half the sum of the factors' exponents, from exact sums of Gaussian moments at T = 60 and 120.
+
+    Holds if the bound's exponent is within 0.3 of the stated one.
+    """
     factors = _FACTORS[equation]()
     derived = sum(exact for _, exact in factors.values()) / 2.0
     wrong = [name for name, (printed, exact) in factors.items() if abs(printed - exact) > 0.25]
@@ -297,7 +320,10 @@ for _equation, _order, _right in ((19, 8.0, 9.0), (20, 5.0, 5.5), (21, 4.0, 4.0)
     mutation=becomes("holds", "two factors, a and b", factors=2),
 )
 def cauchy_schwarz(run: Run, factors: int = 4) -> Evidence:
-    """All factors equal to one standard normal x: E[x^4] = 3, E[x^2] = 1."""
+    """All factors equal to one standard normal x: E[x^4] = 3, E[x^2] = 1.
+
+    Holds if the left side is not larger.
+    """
     left = {2: 1.0, 4: 3.0}[factors] ** 2
     right = walk_moments(1, 1, 1.0, 1.0).quadratic ** factors  # E[x^2] = t1 of one step
     return Evidence(

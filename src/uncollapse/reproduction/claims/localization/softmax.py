@@ -31,7 +31,10 @@ from ..claim import ROUNDING, SIGNIFICANT, Evidence, Plot, Run, becomes, claim, 
     mutation=becomes("holds", "columns", dim=0),
 )
 def softmax_axis(run: Run, dim: int = 1) -> Evidence:
-    """Mixing means weights that sum to one for each output token."""
+    """Mixing means weights that sum to one for each output token.
+
+    Holds if every sum is 1 to 1e-9.
+    """
     random = generator(run.seed)
     x, qk = (torch.randn(4, n, dtype=torch.float64, generator=random) for n in (7, 4))
     weights = (x.T @ qk @ x).softmax(dim=dim)
@@ -56,7 +59,10 @@ def _tangent(tokens: int) -> Tensor:
     mutation=becomes("fails", "without the 1/T^2", slopes=lambda tokens: torch.eye(tokens).double() / tokens),
 )
 def taylor(run: Run, slopes: Callable[[int], Tensor] = _tangent) -> Evidence:
-    """Against autograd."""
+    """Against autograd.
+
+    Holds if they agree to 1e-9.
+    """
     tokens = 9
     zero = torch.zeros(tokens, dtype=torch.float64)
     exact: Tensor = torch.func.jacrev(lambda w: w.softmax(dim=-1))(zero)
@@ -77,7 +83,10 @@ def _clipped(scores: Tensor) -> Tensor:
     mutation=becomes("fails", "Taylor coefficients that do not depend on w", form=softmax_tangent),
 )
 def piecewise_form(run: Run, form: Callable[[Tensor], Tensor] = _clipped) -> Evidence:
-    """Random scores from small to large."""
+    """Random scores from small to large.
+
+    Holds if they agree to 1e-9.
+    """
     random = generator(run.seed)
     scores = torch.randn(200, 8, dtype=torch.float64, generator=random) * torch.logspace(-2, 2, 200).double()[:, None]
     error = (form(scores) - piecewise_softmax(scores)).abs().max().item()
@@ -97,7 +106,10 @@ def piecewise_form(run: Run, form: Callable[[Tensor], Tensor] = _clipped) -> Evi
     monte_carlo=True,
 )
 def approximates(run: Run, sizes: tuple[float, ...] = (1e-4, 0.3, 1.0, 2.0)) -> Evidence:
-    """The sum of the clipped tangent over the tokens, for random walks with a traceless W_QK of size eta."""
+    """The sum of the clipped tangent over the tokens, for random walks with a traceless W_QK of size eta.
+
+    Holds if the mean sum is within 0.05 of 1 at every eta; under a condition if at some.
+    """
     tokens, width, walks = run.pick(400, 100), 32, run.pick(400, 60)
     random = generator(run.seed)
     numbers: dict[str, float | int | str] = {}
@@ -124,14 +136,18 @@ def approximates(run: Run, sizes: tuple[float, ...] = (1e-4, 0.3, 1.0, 2.0)) -> 
     "localization-remark2-selector",
     "Section 2, Remark 2",
     "For large T the coefficient vector gamma^i = e_i/T + o(1) behaves like a selector of the i-th input.",
-    corrected="1/T is itself o(1), so the remark is empty. The mean of the scores that gamma^i also subtracts is of "
-    "the size of the i-th score: the variance is c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
+    corrected="1/T is itself o(1), so that the remark does not tell the two parts apart. The mean of the scores "
+    "that gamma^i also subtracts is of the size of the i-th score: the variance is "
+    "c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
     survives=False,
     consequence="Do not drop the mean of the scores.",
     mutation=becomes("holds", "a vector without the -1/T^2", mean_weight=0.0),
 )
 def selector(run: Run, mean_weight: float = 1.0) -> Evidence:
-    """The variance of w_i - mean(w) over that of w_i alone, at large T: Cov(w_i, w_j) is T min(i, j) + i j."""
+    """The variance of w_i - mean(w) over that of w_i alone, at large T: Cov(w_i, w_j) is T min(i, j) + i j.
+
+    Holds if the ratio is within 0.01 of 1 at four positions.
+    """
     tokens = 800
     theta = np.array([0.25, 0.5, 0.75, 1.0])
     i = np.arange(1, tokens + 1, dtype=np.float64)
@@ -156,7 +172,10 @@ def selector(run: Run, mean_weight: float = 1.0) -> Evidence:
     mutation=becomes("holds", "tokens clipped at 0 only", above=False),
 )
 def contributes(run: Run, above: bool = True) -> Evidence:
-    """How much the output moves with the value of a clipped token."""
+    """How much the output moves with the value of a clipped token.
+
+    Holds if no clipped token has a weight; under a condition if those clipped at 0 have none.
+    """
     scores = torch.tensor([[0.0, 0.0, 0.0, 30.0]], dtype=torch.float64)
     weights = piecewise_softmax(scores)[0]
     clipped = ~propagates(scores)[0]
@@ -191,7 +210,10 @@ def _indicator(scores: Tensor) -> Tensor:
     monte_carlo=True,
 )
 def is_attention(run: Run, weights: Callable[[Tensor], Tensor] = _softmax) -> Evidence:
-    """Eigenvalues N(0.3, 0.1^2), d = 128, T = 40: attention mass of the last query on tokens with rho above 1/2."""
+    """Eigenvalues N(0.3, 0.1^2), d = 128, T = 40: attention mass of the last query on tokens with rho above 1/2.
+
+    Holds if they get more than half of it, by five standard errors.
+    """
     width, tokens, walks = 128, 40, run.pick(2000, 200)
     random = generator(run.seed)
     matrix = qk_matrix(width, 0.3, 0.1, random)
@@ -209,7 +231,7 @@ def is_attention(run: Run, weights: Callable[[Tensor], Tensor] = _softmax) -> Ev
     return Evidence(
         judge(share.mean().item() - SIGNIFICANT * error > 0.5),
         f"{int((rho > 0.5).sum())} of {tokens} tokens have a propagation above 1/2; together they get "
-        f"{share.mean():.1%} of the attention (standard error {error:.1%}).",
+        f"{share.mean():.2g} of the attention (standard error {error:.1g}).",
         {"tokens above 1/2": int((rho > 0.5).sum()), "their share of attention": share.mean().item()},
         Plot("position", "probability", rows),
         standard_error=error,
