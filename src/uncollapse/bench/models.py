@@ -246,7 +246,13 @@ def _gpt2(size: Size) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=size.vocabulary, n_layer=size.layers, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0
+        vocab_size=size.vocabulary,
+        n_layer=size.layers,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     model.loss_type = "ForCausalLM"  # transformers warns if it has to guess
