@@ -54,6 +54,18 @@ FIGURES = {
         Figure("localization-fig5", "Simulated propagation and entropy of random walks", "localization_simulation"),
         Figure("hopfield-bounds", "The residual of attention-only networks and its bounds", "hopfield_bounds"),
         Figure("hopfield-table1", "Appendix Table 1: the residual ratio by depth", "hopfield_table1", time="3 min"),
+        Figure(
+            "hopfield-similarity-trained",
+            "Cosines of token pairs in models that others trained",
+            "hopfield_violins",
+            "similarity",
+        ),
+        Figure(
+            "hopfield-entropy-trained",
+            "Entropies of attention rows in models that others trained",
+            "hopfield_violins",
+            "entropy",
+        ),
         Figure("hopfield-retrieval", "A continuous Hopfield network retrieves digits", "hopfield_retrieval"),
     )
 }

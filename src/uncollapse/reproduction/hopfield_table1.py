@@ -18,6 +18,7 @@ from uncollapse.metrics import residual_ratio
 from uncollapse.training.images import ImageCollator, load_images
 
 from .artefact import REPRODUCED, TREND
+from .cells.measured import round_to
 from .figure import Result, Size
 from .printed import TABLE1
 
@@ -121,7 +122,8 @@ def ratios_table(setting: Setting, tick: Callable[[], object]) -> pd.DataFrame:
     for row, seeds in found.items():
         pooled = np.concatenate(seeds, axis=1)
         rows += [(depth, *row, r.mean(), r.std(), len(seeds)) for depth, r in enumerate(pooled, start=1)]
-    return pd.DataFrame(rows, columns=[*COLUMNS, "mean", "spread", "seeds"])
+    table = pd.DataFrame(rows, columns=[*COLUMNS, "mean", "spread", "seeds"])
+    return table.assign(**{name: table[name].map(round_to) for name in ("mean", "spread")})
 
 
 def _ratios(
