@@ -70,15 +70,14 @@ def _localization() -> list[Artefact]:
     found = []
     for id, network in NETWORKS.items():
         words = f"LocAteR over training: d = {network.width}, {network.layers} layer{'s' * (network.layers > 1)}"
-        seeds, minutes = (3 if id == "localization-fig6" else 1), network.steps * network.layers * network.width / 5e4
-        cells = partial(penalty_cells, id)
-        found.append(
-            Artefact(id, words, LOCALIZATION, "trained_penalty", cells, seeds=seeds, minutes=round(max(1.5, minutes)))
-        )
+        seeds, cells = (3 if id == "localization-fig6" else 1), partial(penalty_cells, id)
+        found.append(Artefact(id, words, LOCALIZATION, "trained_penalty", cells, seeds=seeds, minutes=network.minutes))
     rho = "Signal propagation over training, with LocAteR and without"
     found.insert(
         1,
-        Artefact("localization-fig7", rho, LOCALIZATION, "trained_propagation", propagation_cells, seeds=3, minutes=3),
+        Artefact(
+            "localization-fig7", rho, LOCALIZATION, "trained_propagation", propagation_cells, seeds=3, minutes=3.5
+        ),
     )
     return found
 

@@ -176,7 +176,7 @@ def is_cell(table: pd.DataFrame, alpha: float, hidden: float) -> pd.Series[bool]
     return (table["rule"] == "hopfield") & (table["alpha"] == alpha) & (table["alpha_hidden"] == hidden)
 
 
-def sentences(table: pd.DataFrame, ranked: pd.DataFrame) -> list[str]:
+def sentences(table: pd.DataFrame, ranked: pd.DataFrame, far: pd.DataFrame) -> list[str]:
     """What the table shows, computed from it."""
     best, last = ranked.iloc[0], int(table["depth"].max())
     chosen = table[(table[CHOICE] == best[CHOICE]).all(axis=1)]
@@ -188,14 +188,15 @@ def sentences(table: pd.DataFrame, ranked: pd.DataFrame) -> list[str]:
     }
     low, high = (final[pair, "float64"] for pair in (HIDDEN, SKIP))
     doer = "alpha (the visible skip)" if high > low else "alpha' (the hidden state)"
-    every = _who_does_the_work(table, last)
+    every, alone = _who_does_the_work(table, last), _skip_distance(best, far)
     return [
         f"Nearest to the two printed columns: init {best['init']}, {_norm(best['layernorm'])}, {best['projection']} "
         f"projections, {best['both']:.2f} powers of ten away (root mean square of log10 over the depths, both columns, "
         f"ratios below {FLOOR:g} taken as {FLOOR:g}); farthest: {_named(ranked.iloc[-1])}, "
         f"{ranked.iloc[-1]['both']:.2f}.",
         f"There the second column is nearest to alpha {best['alpha']:g}, alpha' {best['alpha_hidden']:g}, start "
-        f"{best['start']} ({best['distance_second']:.2f}).",
+        f"{best['start']} ({best['distance_second']:.3f} away); alpha 0.5 without alpha' is {alone:.3f} "
+        f"away. Nearer than {NEAR:g} over both columns counts as reproduced.",
         f"After {last} layers there: alpha alone {high:.2g}, alpha' alone {low:.2g}, both "
         f"{final[BOTH, 'float64']:.2g}, neither {final[PLAIN, 'float64']:.1e} (float64): {doer} does the work; {every}",
         _floor(final[PLAIN, "float32"], final[PLAIN, "float64"]),
@@ -207,6 +208,12 @@ def _who_does_the_work(table: pd.DataFrame, last: int) -> str:
     end = table[(table["depth"] == last) & (table["dtype"] == "float64") & (table["start"] == "zero")]
     skip, hidden = (end[is_cell(end, *pair)].set_index(CHOICE)["mean"] for pair in (SKIP, HIDDEN))
     return f"alpha alone ends above alpha' alone in {int((skip > hidden).sum())} of {len(skip)} choices."
+
+
+def _skip_distance(best: pd.Series[object], far: pd.DataFrame) -> float:
+    """How far the network with alpha alone is from the second printed column, at the nearest choice."""
+    own = far[(far[CHOICE] == best[CHOICE]).all(axis=1) & (far["column"] == [*TABLE1][1]) & is_cell(far, *SKIP)]
+    return float(own["distance"].iloc[0])
 
 
 def _floor(single: float, double: float) -> str:
@@ -245,7 +252,7 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
     return Result(
         table=table,
         chart=table1_chart(ours[["network", "depth", "mean", "spread"]], printed),
-        sentences=sentences(table, ranked),
+        sentences=sentences(table, ranked, far),
         reading_aid="Solid: ours, at the choice of initialisation, LayerNorm and projection that comes nearest, start "
         "zero; dashed: as printed. 1: tokens as different as can be; towards 0: all alike.",
         summary=summary.map(lambda v: f"{v:.3g}" if isinstance(v, float) else v),

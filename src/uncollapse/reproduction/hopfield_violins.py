@@ -34,8 +34,9 @@ def _random() -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=6, n_head=2)).eval()
-        return model, {"input_ids": torch.randint(16, (2, 8))}
+        config = GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=6, n_head=2)
+        model: torch.nn.Module = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+        return model.train(False), {"input_ids": torch.randint(16, (2, 8))}
 
 
 def similarity(size: Size, tick: Callable[[], object]) -> Result:

@@ -76,7 +76,8 @@ def stories() -> Loaded:
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
     )
-    model = hf.LlamaForCausalLM(config).eval()
+    model: hf.PreTrainedModel = hf.LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model.train(False)
     model.load_state_dict(weights)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -88,7 +89,8 @@ def stories() -> Loaded:
 
 def encoder(name: str, kind: type[hf.PreTrainedModel]) -> Loaded:
     """A BERT or ALBERT of chemical reactions, on reactions."""
-    model = kind(kind.config_class.from_pretrained(model_folder(name))).eval()
+    model = kind(hf.AutoConfig.from_pretrained(model_folder(name)))
+    model.train(False)
     weights = torch.load(model_folder(name) / "pytorch_model.bin", weights_only=True, map_location="cpu")
     missing = model.load_state_dict(weights, strict=False).missing_keys
     assert not [key for key in missing if "layer" in key], missing

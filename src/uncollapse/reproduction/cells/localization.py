@@ -18,20 +18,21 @@ RATES = {128: 1e-3, 32: 4e-3}  # at laptop scale: 40 times the paper's 2.5e-5 an
 
 @dataclass(frozen=True)
 class Network:
-    """Width and depth of a figure's network, and its updates at laptop scale."""
+    """Width and depth of a figure's network, and at laptop scale its updates and minutes on two quiet cores."""
 
     width: int
     layers: int
     steps: int
+    minutes: float
 
 
 NETWORKS = {
-    "localization-fig6": Network(128, 1, 1200),
-    "localization-fig8": Network(32, 1, 1200),
-    "localization-fig9": Network(32, 3, 1200),
-    "localization-fig10": Network(32, 6, 900),
-    "localization-fig11": Network(128, 3, 800),
-    "localization-fig12": Network(128, 6, 600),
+    "localization-fig6": Network(128, 1, 1200, 3.5),
+    "localization-fig8": Network(32, 1, 1200, 2.0),
+    "localization-fig9": Network(32, 3, 1200, 2.5),
+    "localization-fig10": Network(32, 6, 900, 3.0),
+    "localization-fig11": Network(128, 3, 800, 3.5),
+    "localization-fig12": Network(128, 6, 600, 4.5),
 }
 
 

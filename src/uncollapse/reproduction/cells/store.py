@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from .cell import Cell
 
 Record = dict[str, Any]
 Tables = Mapping[str, pd.DataFrame]
+LIST = re.compile(r"\[\n\s+([^\[\]{}\"]*?)\n\s+\]")  # of numbers: a curve is one line, which diffs can show
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Store:
         if tables:
             write_tables(self.folder / f"{cell.name}.npz", tables)
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+        text = LIST.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
         write(self.file(cell), text + "\n")
         return self.file(cell)
 
