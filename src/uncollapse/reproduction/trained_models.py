@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,7 @@ def stories() -> Loaded:
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
     )
-    model: hf.PreTrainedModel = hf.LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model: Any = hf.LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     model.train(False)
     model.load_state_dict(weights)
     with torch.random.fork_rng():
@@ -89,7 +90,8 @@ def stories() -> Loaded:
 
 def encoder(name: str, kind: type[hf.PreTrainedModel]) -> Loaded:
     """A BERT or ALBERT of chemical reactions, on reactions."""
-    model = kind(hf.AutoConfig.from_pretrained(model_folder(name)))
+    assert kind.config_class is not None
+    model = kind(kind.config_class.from_pretrained(model_folder(name)))
     model.train(False)
     weights = torch.load(model_folder(name) / "pytorch_model.bin", weights_only=True, map_location="cpu")
     missing = model.load_state_dict(weights, strict=False).missing_keys
