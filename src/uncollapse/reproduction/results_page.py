@@ -61,10 +61,17 @@ def _overview(root: Path) -> str:
         if record is not None:
             rows.append((_link(figure.id), figure.title, record.get("verdict") or "computed, no training", ""))
     for artefact, gathered, result in drawn(root):
-        verdict = result.verdict if result is not None else "pending"
+        verdict = so_far(gathered, result)
         count = f"{len(gathered.records)} of {len(gathered.cells)}"
         rows.append((_link(artefact.id), artefact.title, verdict, count))
     return "## All at a glance\n\n" + markdown(pd.DataFrame(rows, columns=["id", "what", "verdict", "cells in"]))
+
+
+def so_far(gathered: Gathered, result: Result | None) -> str:
+    """The verdict, marked as long as cells are missing."""
+    if result is None or result.verdict == "pending":
+        return "pending"
+    return result.verdict + ("" if len(gathered.records) == len(gathered.cells) else ", so far")
 
 
 def _link(id: str) -> str:
@@ -93,7 +100,7 @@ def _artefact(artefact: Artefact, gathered: Gathered, result: Result | None) -> 
         sentence = f"Pending: 0 of {len(gathered.cells)} cells are in."
         return f"## {artefact.id}\n\n{artefact.title}. {sentence}\n"
     picture = str(PICTURES / f"{artefact.id}.png")
-    return _section(artefact.id, artefact.title, result.verdict, result.sentences, result.summary, picture)
+    return _section(artefact.id, artefact.title, so_far(gathered, result), result.sentences, result.summary, picture)
 
 
 def _section(id: str, title: str, verdict: str, sentences: Any, main: pd.DataFrame, picture: str | None) -> str:

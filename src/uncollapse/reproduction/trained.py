@@ -109,7 +109,7 @@ def scaled_down(gathered: Gathered) -> str:
     what = "words" if s.get("family") == "post-norm" else "tokens" if "vocab_size" in s else ""
     data = f"{s['vocab_size']:,} {what}, length {s['length']}" if what else f"{s.get('image_size')} pixels"
     return (
-        f"Scaled down: {s['data']}, {data}, {s['layers']} layers of width {s['width']}, {s['heads']} "
+        f"Scaled down: {s['data']}, {data}, {s['layers']} layer{'s' * (s['layers'] > 1)} of width {s['width']}, {s['heads']} "
         f"head{'s' * (s['heads'] > 1)}, {s['steps']} updates of {s['batch_size']}, rate {s['learning_rate']:g}; "
         f"recipe {cell.recipe}."
     )

@@ -42,11 +42,12 @@ def _verdict(gathered: Gathered, number: str) -> tuple[str, list[str]]:
     found, printed = rows(gathered, number), PRINTED[gathered.artefact.id]
     if not {PLAIN, OURS} <= set(found):
         return "pending", []
-    expected = 1 if printed.values[OURS] > printed.values[PLAIN] else -1
-    verdict = agreement(direction(found[PLAIN], found[OURS], number), expected)
+    verdict = agreement(direction(found[PLAIN], found[OURS], number), printed.claimed)
+    claim = "higher" if printed.claimed > 0 else "lower"
     sentences = [
         f"Printed ({printed.place}; {printed.setting}): {MEASURES[number].words} {printed.values[PLAIN]:g} for "
-        f"self-attention, {printed.values[OURS]:g} for hopfield. Here: {verdict}."
+        f"self-attention, {printed.values[OURS]:g} for hopfield.{printed.note} Claim: it is "
+        f"{claim} with inherited scores. Here: {verdict}."
     ]
     parts = [label for label in ("alpha-only", "alpha-hidden-only") if label in found]
     if len(parts) == 2:

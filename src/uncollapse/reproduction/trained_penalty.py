@@ -18,6 +18,7 @@ PANELS = {
 }
 CLAIMS = {"qk_scale": ("the scale shrinks", -1), "entropy_mean": ("the entropy increases", 1)}
 CLAIMS |= {"perplexity": ("the perplexity improves", -1)}
+VANISHED = 0.01  # share of the scale without penalty below which W_QK counts as gone
 NEARLY = 0.99  # share of the largest entropy from which attention is called uniform
 
 
@@ -73,11 +74,13 @@ def _more_than_zero(gathered: Gathered) -> list[str]:
         return []
     share = scale[STRONGEST]["mean"] / scale[PLAIN]["mean"]
     level = entropy[STRONGEST]["mean"]
-    answer = (
-        "no more than W_QK going to 0: attention is uniform"
-        if level > NEARLY
-        else "not explained by W_QK = 0 alone: attention is not uniform"
-    )
+    higher = direction(rows(gathered, "entropy_mean")[PLAIN], rows(gathered, "entropy_mean")[STRONGEST], "entropy_mean")
+    if higher <= 0:
+        answer = f"there is no higher entropy to explain (without penalty {entropy[PLAIN]['mean']:.3f})"
+    elif level > NEARLY and share < VANISHED:
+        answer = "no more than W_QK going to 0: attention is uniform"
+    else:
+        answer = "W_QK = 0 alone does not explain it: attention is not uniform"
     sentences = [
         f"Is the higher entropy more than W_QK going to 0? With kappa_2 = 1 the scale tr W'W is {share:.1e} of that "
         f"without penalty, and the entropy {level:.3f} of the largest possible (uniform attention has 1): {answer}."
