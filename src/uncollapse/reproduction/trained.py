@@ -108,8 +108,8 @@ def scaled_down(gathered: Gathered) -> str:
     s = cell.settings
     what = "words" if s.get("family") == "post-norm" else "tokens" if "vocab_size" in s else ""
     data = f"{s['vocab_size']:,} {what}, length {s['length']}" if what else f"{s.get('image_size')} pixels"
+    layers, heads = (f"{s[name]} {name[:-1]}{'s' * (s[name] > 1)}" for name in ("layers", "heads"))
     return (
-        f"Scaled down: {s['data']}, {data}, {s['layers']} layer{'s' * (s['layers'] > 1)} of width {s['width']}, {s['heads']} "
-        f"head{'s' * (s['heads'] > 1)}, {s['steps']} updates of {s['batch_size']}, rate {s['learning_rate']:g}; "
-        f"recipe {cell.recipe}."
+        f"Scaled down: {s['data']}, {data}, {layers} of width {s['width']}, {heads}, {s['steps']} updates of "
+        f"{s['batch_size']}, rate {s['learning_rate']:g}; recipe {cell.recipe}."
     )
