@@ -33,20 +33,24 @@ def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str]
         x=x, tooltip=["label:N", "seed:O", alt.Tooltip("value:Q", format=".4g")]
     )
     means = base.mark_tick(thickness=2.5, size=20).encode(x=alt.X("mean(value):Q", title=measure))
-    strip = (means + dots).properties(width=300, height=28 * len(names) + 10, title="at the end: a dot a seed")
+    strip = (means + dots).properties(
+        width=300, height=max(150, 28 * len(names) + 10), title="at the end: a dot a seed"
+    )
     lines = (
         alt.Chart(curves)
         .mark_line(strokeWidth=2, point=True)
         .encode(
             x=alt.X("step:Q", title="update"),
-            y=alt.Y("mean(value):Q", title=measure, scale=alt.Scale(zero=False, type=_scale(curves, measure))),
+            y=alt.Y(
+                "mean(value):Q", title=measure, scale=alt.Scale(zero=False, nice=False, type=_scale(curves, measure))
+            ),
             color=_colour(names),
             tooltip=["label:N", "step:Q", alt.Tooltip("mean(value):Q", format=".4g")],
         )
-        .properties(width=340, height=28 * len(names) + 10, title="over training: means of seeds")
+        .properties(width=340, height=max(150, 28 * len(names) + 10), title="over training: means of seeds")
     )
     both = alt.hconcat(strip, lines, title=heading(title, "the same budget and rate for all"))
-    chart: Drawing = both.resolve_scale(color="shared")
+    chart: Drawing = both.resolve_scale(color="independent")
     return chart
 
 
