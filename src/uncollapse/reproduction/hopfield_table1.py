@@ -35,7 +35,7 @@ class Setting:
     """Sizes and choices."""
 
     data: str = "cifar-10"
-    images: int = 6
+    images: int = 4
     image_size: int = 224
     patch_size: int = 16
     depth: int = 12
