@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
-from tests.diagnosis.trained import TRAINED
 from transformers import AutoModel, AutoTokenizer
 
 import uncollapse as uc
 from uncollapse.diagnosis.sample import embedded_text, spread
+from uncollapse.reproduction.trained_models import TRAINED
 
 OUT = Path(__file__).parent / "trained-models"
 

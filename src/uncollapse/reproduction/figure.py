@@ -25,6 +25,7 @@ class Result:
     reading_aid: str
     summary: pd.DataFrame  # the few numbers that go on the page
     settings: Mapping[str, Any]  # what was set, seeds included
+    verdict: str = ""  # reproduced, same trend, not seen, cannot be tested at this scale, or pending
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Figure:
     title: str
     module: str  # reproduction/MODULE.py
     function: str = "figure"
+    time: str = "seconds"
 
     def run(self, size: Size = "full", tick: Callable[[], object] = lambda: None) -> Result:
         """Compute and draw; "smallest" is for tests and trials, with fewer points, draws or layers."""
@@ -51,6 +53,19 @@ FIGURES = {
         Figure("localization-fig4", "The lower bound of attention entropy", "localization_entropy"),
         Figure("localization-fig5", "Simulated propagation and entropy of random walks", "localization_simulation"),
         Figure("hopfield-bounds", "The residual of attention-only networks and its bounds", "hopfield_bounds"),
+        Figure("hopfield-table1", "Appendix Table 1: the residual ratio by depth", "hopfield_table1", time="3 min"),
+        Figure(
+            "hopfield-similarity-trained",
+            "Cosines of token pairs in models that others trained",
+            "hopfield_violins",
+            "similarity",
+        ),
+        Figure(
+            "hopfield-entropy-trained",
+            "Entropies of attention rows in models that others trained",
+            "hopfield_violins",
+            "entropy",
+        ),
         Figure("hopfield-retrieval", "A continuous Hopfield network retrieves digits", "hopfield_retrieval"),
     )
 }

@@ -106,7 +106,7 @@ def final_table(groups: Sequence[Group], measures: Sequence[Measure]) -> pd.Data
         for group in groups:
             values = [v for v in (final_value(run, measure) for run in group.finished) if v is not None]
             if values:
-                rows.append((measure.key, measure.words, group.name, *_summary(np.asarray(values)), len(values)))
+                rows.append((measure.key, measure.words, group.name, *summarise(values), len(values)))
     return pd.DataFrame(rows, columns=["measure", "words", "group", "mean", "spread", "low", "high", "seeds"])
 
 
@@ -127,7 +127,13 @@ def shown(row: Mapping[Hashable, Any], value: float | None = None) -> str:
     return f"{value:.{max(0, min(digits, most))}f}"
 
 
-def _summary(values: np.ndarray) -> tuple[float, float, float, float]:
+def summarise(numbers: Sequence[float]) -> tuple[float, float, float, float]:
+    """Mean, spread (standard deviation) and bootstrap interval over seeds; NaN where there are too few.
+
+    >>> summarise([1.0, 3.0])
+    (2.0, 1.4142135623730951, nan, nan)
+    """
+    values = np.asarray(numbers, dtype=float)
     mean = float(values.mean())
     spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
     if len(values) < FEWEST:

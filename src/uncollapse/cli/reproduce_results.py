@@ -1,0 +1,27 @@
+"""`uncollapse reproduce results`: docs/results.md and its pictures, from what lies under results/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .command import UserError
+from .reproduce import Settings
+
+
+def run_results(settings: Settings) -> int:
+    """Write the page and a picture for each artefact of which a cell is in; `--out` is the folder of the project."""
+    from uncollapse.reproduction.results_page import PAGE, PICTURES, drawn, results_text
+    from uncollapse.training.run_folder import write
+
+    root = settings.out or Path()
+    if not (root / "results").is_dir():
+        raise UserError(
+            f"{root.resolve()} has no folder results; run this in the project's folder, or name it with --out."
+        )
+    (root / PICTURES).mkdir(parents=True, exist_ok=True)
+    for artefact, _, result in drawn(root):
+        if result is not None:
+            result.chart.save(root / PICTURES / f"{artefact.id}.png", scale_factor=1.5)
+    write(root / PAGE, results_text(root))
+    print(f"written: {root / PAGE}, and pictures in {root / PICTURES}")
+    return 0

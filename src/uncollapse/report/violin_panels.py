@@ -1,0 +1,54 @@
+"""Violins by layer, a panel a method: histograms of several networks side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import altair as alt
+import pandas as pd
+
+from .figure_page import BLUE, GREEN, Drawing, heading
+from .violin import HALF, outlines, statistics
+
+PER_ROW = 2
+
+
+def violin_panels(
+    histograms: Mapping[str, pd.DataFrame], width: float, coarser: int, title: tuple[str, str], unit: str
+) -> Drawing:
+    """Histograms (layer, low, count) by name; `width` is that of a bin, `coarser` of them are drawn as one."""
+    lows = pd.concat([table["low"] for table in histograms.values()])
+    axis = (unit, alt.Scale(domain=[float(lows.min()) - width, float(lows.max()) + 2 * width], nice=False, zero=False))
+    panels = [_panel(name, table, width, coarser, axis) for name, table in histograms.items()]
+    rows = [alt.hconcat(*panels[i : i + PER_ROW]) for i in range(0, len(panels), PER_ROW)]
+    chart: Drawing = alt.vconcat(*rows, title=heading(*title))
+    return chart
+
+
+def _panel(name: str, table: pd.DataFrame, width: float, coarser: int, axis: tuple[str, alt.Scale]) -> alt.LayerChart:
+    shapes = outlines(table, ["layer"], width, coarser)
+    half = HALF * shapes["share"] / shapes.groupby("layer")["share"].transform("max")
+    shapes = shapes.assign(left=shapes["layer"] - half, right=shapes["layer"] + half)
+    depth = int(table["layer"].max())
+    x = alt.X(
+        "left:Q",
+        title="layer",
+        scale=alt.Scale(domain=[0.4, depth + 0.6], nice=False),
+        axis=alt.Axis(values=list(range(1, depth + 1)), format="d", grid=False),
+    )
+    area = (
+        alt.Chart(shapes)
+        .mark_area(orient="horizontal", color=BLUE, opacity=0.6, clip=True)
+        .encode(y=alt.Y("value:Q", title=axis[0], scale=axis[1]), x=x, x2="right:Q", detail="layer:O")
+    )
+    marks = (
+        alt.Chart(statistics(table, ["layer"], width))
+        .mark_point(filled=True, color=GREEN, size=40, opacity=1)
+        .encode(
+            x=alt.X("layer:Q"),
+            y=alt.Y("mean:Q", title=axis[0], scale=axis[1]),
+            tooltip=["layer:Q", *(alt.Tooltip(f"{n}:Q", format=".3f") for n in ("mode", "median", "mean"))],
+        )
+    )
+    chart: alt.LayerChart = (area + marks).properties(width=330, height=200, title=name)
+    return chart

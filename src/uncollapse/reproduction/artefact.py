@@ -1,0 +1,126 @@
+"""Artefact: a table or figure that needs trained networks: its cells, and what is made of those that are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .cells.cell import Cell, Scale
+from .cells.store import Record, Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .figure import Result
+
+REPRODUCED, TREND, NOT_SEEN, OUT_OF_REACH = (
+    "reproduced",
+    "same trend",
+    "not seen",
+    "cannot be tested at this scale",
+)
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """An entry of the registry; the module is imported when the artefact is drawn."""
+
+    id: str
+    title: str
+    paper: str
+    module: str  # reproduction/MODULE.py, with a function result(Gathered) -> Result
+    cells: Callable[[Scale, int], list[Cell]]  # scale, seeds -> cells of one seed after the other
+    seeds: int = 1
+    minutes: float = 5.0  # of a cell at laptop scale, on two quiet cores
+    function: str = "result"
+
+    def all_cells(self, scale: Scale, seeds: int | None = None) -> list[Cell]:
+        """Every cell, seed 0 of all methods first."""
+        return self.cells(scale, self.seeds if seeds is None else seeds)
+
+    def result(self, gathered: Gathered) -> Result:
+        """Table, chart and words from the cells that are in."""
+        make: Callable[[Gathered], Result] = getattr(import_module(f".{self.module}", __package__), self.function)
+        return make(gathered)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The cells of an artefact and what the store has of them."""
+
+    artefact: Artefact
+    cells: Sequence[Cell]
+    store: Store
+
+    @property
+    def records(self) -> list[tuple[Cell, Record]]:
+        """The cells that are in, as they are defined now."""
+        found = [(cell, self.store.current(cell)) for cell in self.cells]
+        return [(cell, record) for cell, record in found if record is not None]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the cells that are in, in the order of definition."""
+        return list(dict.fromkeys(cell.label for cell, _ in self.records))
+
+    def progress(self) -> str:
+        """How many cells are in."""
+        return f"{len(self.records)} of {len(self.cells)} cells are in."
+
+    def training(self) -> list[str]:
+        """How far training went, in words."""
+        records = [record for _, record in self.records]
+        if not records:
+            return []
+        epochs = sorted({record["epochs"] for record in records})
+        span = f"{epochs[0]:g}" if len(epochs) == 1 else f"{epochs[0]:g} to {epochs[-1]:g}"
+        falling = sum(record["held_out_loss"] == "falling" for record in records)
+        sentences = [
+            f"Trained for {span} epochs; the held-out loss was still falling at the end of {falling} of "
+            f"{len(records)} cells (by more than 1 % over the last fifth or more of the updates)."
+        ]
+        diverged = [cell.name for cell, record in self.records if record["status"] != "finished"]
+        if diverged:
+            sentences.append(f"Diverged: {', '.join(diverged)}.")
+        return sentences
+
+    def numbers(self, number: str) -> dict[str, list[float]]:
+        """A number by label, a list over the seeds."""
+        found: dict[str, list[float]] = {}
+        for cell, record in self.records:
+            if number in record["numbers"]:
+                found.setdefault(cell.label, []).append(record["numbers"][number])
+        return found
+
+    def long_table(self) -> pd.DataFrame:
+        """All numbers: a row a label and number, with mean, spread, interval and seeds."""
+        import pandas as pd
+
+        from uncollapse.training.compare.measures import summarise
+
+        rows = []
+        settings = {cell.label: cell.settings for cell, _ in self.records}
+        methods = {cell.label: cell.method for cell, _ in self.records}
+        names = list(dict.fromkeys(name for _, record in self.records for name in record["numbers"]))
+        for number in names:
+            for label, values in self.numbers(number).items():
+                row = {"label": label, "method": methods[label], "number": number}
+                mean, spread, low, high = summarise(values)
+                about = {"mean": mean, "spread": spread, "low": low, "high": high, "seeds": len(values)}
+                rows.append(row | settings[label] | about)
+        return pd.DataFrame(rows, columns=None if rows else ["label", "method", "number", "mean", "spread", "seeds"])
+
+    def curves(self, x: str, names: Sequence[str]) -> pd.DataFrame:
+        """Curves over training: label, seed, quantity, step, value."""
+        import pandas as pd
+
+        rows: list[tuple[Any, ...]] = []
+        for cell, record in self.records:
+            curves: Mapping[str, list[float | None]] = record["curves"]
+            for name in names:
+                for step, value in zip(curves.get(x, []), curves.get(name, []), strict=False):
+                    if value is not None:
+                        rows.append((cell.label, cell.seed, name, step, value))
+        return pd.DataFrame(rows, columns=["label", "seed", "quantity", "step", "value"])

@@ -1,0 +1,100 @@
+"""The cells of the first paper: six methods on text and images, ablation, skip-free networks, probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .cell import Cell, Scale
+from .tiny import at_scale
+
+# alpha None is the rule's own, which has to be said: the papers' recipes name 0.5.
+METHODS: dict[str, dict[str, Any]] = {
+    "self-attention": {"rule": "self_attention", "alpha": None},
+    "hopfield": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.5},
+    "alpha-only": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.0},
+    "alpha-hidden-only": {"rule": "hopfield", "alpha": 0.0, "alpha_hidden": 0.5},
+    "realformer": {"rule": "realformer", "alpha": None},
+    "revit": {"rule": "revit", "alpha": None},
+}
+PLAIN, OURS = "self-attention", "hopfield"
+IN_VIOLINS = ("self-attention", "hopfield", "alpha-only", "alpha-hidden-only")
+GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
+DEPTHS = (1, 2, 4, 8)
+# Budgets of a cell of some five minutes on two quiet cores; the same for every method.
+BUDGET: dict[str, dict[str, Any]] = {
+    "gpt2-laptop": {"steps": 900, "eval_every": 180, "eval_examples": 512, "save_every": 90, "diagnose_every": 300},
+    "vit-laptop": {"steps": 700, "eval_every": 175, "eval_examples": 5000, "save_every": 70, "diagnose_every": 350},
+}
+RECIPES = {
+    "gpt2": {"laptop": "gpt2-laptop", "tiny": "gpt2-laptop", "paper": "gpt2-small"},
+    "vit": {"laptop": "vit-laptop", "tiny": "vit-laptop", "paper": "vit-tiny"},
+    "probe": {"laptop": "vit-probe-laptop", "tiny": "vit-probe-laptop", "paper": "vit-probe"},
+}
+
+
+def network(artefact: str, label: str, method: str, seed: int, scale: Scale, model: str, **keys: Any) -> Cell:
+    """A cell of a GPT or ViT; `keys` come after those of the scale and of the method."""
+    recipe = RECIPES[model][scale]
+    own = {name: float(keys[name]) for name in ("alpha", "alpha_hidden") if keys.get(name) is not None}
+    keys = at_scale(scale, recipe, {**BUDGET.get(recipe, {}), **keys})
+    return Cell(artefact, label, method, seed, scale, recipe, keys, own)
+
+
+def main_cells(artefact: str, model: str, scale: Scale, seeds: int, methods: Sequence[str] = ()) -> list[Cell]:
+    """The central comparison."""
+    return [
+        network(artefact, name, name, seed, scale, model, **METHODS[name])
+        for seed in range(seeds)
+        for name in methods or METHODS
+    ]
+
+
+def ablation_cells(scale: Scale, seeds: int) -> list[Cell]:
+    """One of alpha and alpha' varies, the other is 0.5; and plain self-attention."""
+    pairs = list(dict.fromkeys([*((0.5, value) for value in GRID), *((value, 0.5) for value in GRID)]))
+    data = {"data": "cifar-100"} if scale == "paper" else {}
+    return [
+        network("hopfield-ablation", label, method, seed, scale, "vit", **keys, **data)
+        for seed in range(seeds)
+        for label, method, keys in _ablation(pairs)
+    ]
+
+
+def _ablation(pairs: Sequence[tuple[float, float]]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    yield PLAIN, PLAIN, METHODS[PLAIN]
+    for alpha, hidden in pairs:
+        label = f"alpha-{alpha:g}-hidden-{hidden:g}"
+        yield label, OURS, {"rule": "hopfield", "alpha": alpha, "alpha_hidden": hidden}
+
+
+def skipfree_cells(scale: Scale, seeds: int) -> list[Cell]:
+    """ViT blocks without their own residual connections, by depth."""
+    shorter = {"steps": 600, "eval_every": 150, "diagnose_every": 300} if scale == "laptop" else {}
+    return [
+        network(
+            "hopfield-skipfree",
+            f"{name}-depth-{depth}",
+            name,
+            seed,
+            scale,
+            "vit",
+            **METHODS[name] | {"residual": False, "layers": depth, "drop_path": 0.0} | shorter,
+        )
+        for seed in range(seeds)
+        for depth in (DEPTHS if scale != "tiny" else DEPTHS[:2])
+        for name in (PLAIN, OURS)
+    ]
+
+
+def probe_cells(scale: Scale, seeds: int) -> list[Cell]:
+    """A new classifier on the frozen ViT of the central comparison; at the paper's scale on a ViT-B."""
+    recipe = RECIPES["probe"][scale]
+    cells = []
+    for base in main_cells("hopfield-main-vit", "vit", scale, seeds):
+        if scale == "paper":
+            base = replace(base, recipe="vit-base", keys={**base.keys, "data": "imagenet-1k"})
+        keys = at_scale(scale, recipe, {})
+        cells.append(replace(base, artefact="hopfield-probe", recipe=recipe, keys=keys, base=base))
+    return cells

@@ -1,0 +1,239 @@
+"""Every artefact of trained networks at a tiny size: its cells are trained, kept and taken over, its files appear."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from uncollapse.cli import main
+from uncollapse.reproduction.artefact import Gathered
+from uncollapse.reproduction.artefacts import ARTEFACTS
+from uncollapse.reproduction.cells.cell import Cell
+from uncollapse.reproduction.cells.measured import trend
+from uncollapse.reproduction.cells.running import Workshop, run_cell, run_cells
+from uncollapse.reproduction.cells.store import Store
+from uncollapse.reproduction.cells.tiny import shrunk
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cells")
+    return Workshop(Store(folder / "cells"), folder / "runs", progress=False)
+
+
+@pytest.mark.parametrize("id", ARTEFACTS)
+def test_artefact_at_a_tiny_size(id, shop):
+    cells = ARTEFACTS[id].all_cells("tiny", 1)
+    run_cells(cells, shop)
+    gathered = Gathered(ARTEFACTS[id], cells, shop.store)
+    result = ARTEFACTS[id].result(gathered)
+    assert len(gathered.records) == len(cells)
+    for cell, record in gathered.records:
+        assert record["artefact"] == id
+        assert record["numbers"]
+        assert np.isfinite(list(record["numbers"].values())).all(), cell.name
+        assert {"definition", "versions", "machine", "seconds", "epochs", "held_out_loss"} <= set(record)
+    assert result.sentences[0] == f"{len(cells)} of {len(cells)} cells are in."
+    column = "mean" if "mean" in result.table else "rho"
+    assert np.isfinite(result.table[column]).all()
+    assert len(result.summary) > 0
+    assert result.chart.to_dict()
+    assert result.verdict
+
+
+@pytest.fixture
+def cell():
+    return ARTEFACTS["localization-fig6"].all_cells("tiny", 1)[0]
+
+
+def test_files_of_an_artefact_and_cells_that_fill(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("uncollapse.reproduction.artefact.Artefact.all_cells", _two_tiny_cells)
+    out, store = tmp_path / "out", tmp_path / "cells"
+    arguments = [
+        "reproduce",
+        "localization-fig8",
+        "--out",
+        str(out),
+        "--cells",
+        str(store),
+        "--work",
+        str(tmp_path / "w"),
+    ]
+    assert main([*arguments, "--at-most", "0"]) == 2
+    assert "no cell of localization-fig8 is in yet" in capsys.readouterr().err
+    assert main([*arguments, "--at-most", "1"]) == 0
+    assert "1 of 2 cells are in." in capsys.readouterr().out
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "2 of 2 cells are in." in printed.out
+    assert "cell 1 of 1" in printed.err  # the first was not run again
+    id = "localization-fig8"
+    assert {file.name for file in out.iterdir()} == {f"{id}.{suffix}" for suffix in ("csv", "json", "html")}
+    table = pd.read_csv(out / f"{id}.csv")
+    assert {"label", "method", "number", "mean", "spread", "seeds"} <= set(table.columns)
+    assert json.loads((out / f"{id}.json").read_text())["settings"]["in"] == 2
+    assert main([*arguments, "--only", "nothing"]) == 2
+    assert "it has plain, kappa-mean-1" in capsys.readouterr().err
+
+
+def _two_tiny_cells(artefact, scale, seeds=None):
+    return artefact.cells("tiny", 1)[:2]
+
+
+def test_a_changed_definition_is_noticed(cell, shop, tmp_path):
+    own = Workshop(Store(tmp_path), shop.work, progress=False)
+    said = []
+    run_cells([cell], own, say=said.append)
+    run_cells([cell], own, say=said.append)
+    assert said[-1].startswith("  there")
+    changed = dataclasses.replace(cell, keys={**cell.keys, "learning_rate": 1e-4})
+    assert own.store.read(changed) is not None
+    assert own.store.current(changed) is None
+    run_cells([changed], own, say=said.append)
+    assert "its definition has changed since it was run" in said[-2]
+    assert own.store.current(changed)["definition"] == changed.definition
+
+
+def test_cells_that_train_the_same_network_are_trained_once(shop):
+    similarity = ARTEFACTS["hopfield-similarity-vit"].all_cells("tiny", 1)
+    main_cells = ARTEFACTS["hopfield-main-vit"].all_cells("tiny", 1)
+    assert {c.definition for c in similarity} <= {c.definition for c in main_cells}
+    run_cell(main_cells[0], shop)
+    deed = run_cell(similarity[0], shop)
+    assert deed in ("there", "taken over")  # depending on which test came first
+    assert shop.store.read(similarity[0])["numbers"] == shop.store.read(main_cells[0])["numbers"]
+    assert len(shop.store.tables(similarity[0])["cosine"]) > 0
+
+
+def test_several_at_a_time(tmp_path):
+    cells = ARTEFACTS["localization-fig8"].all_cells("tiny", 1)[:2]
+    shop = Workshop(Store(tmp_path / "cells"), tmp_path / "runs", progress=False)
+    run_cells(cells, shop, jobs=2)
+    assert all(shop.store.current(cell) for cell in cells)
+
+
+def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
+    """SIGTERM in the middle of a cell: nothing is kept; the same command goes on from the checkpoint."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\nfrom uncollapse.reproduction.cells.cell import Cell\n"
+        "from uncollapse.reproduction.cells.running import *\nfrom uncollapse.reproduction.cells.store import Store\n"
+        "from tests.reproduction.test_artefacts import long_cell\n"
+        f"shop = Workshop(Store(Path({str(tmp_path / 'cells')!r})), Path({str(tmp_path / 'runs')!r}), progress=False)\n"
+        "try:\n    run_cell(long_cell(), shop)\nexcept StoppedError as stopped:\n    sys.exit(f'stopped: {stopped}')\n"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+    cell = long_cell()
+    shop = Workshop(Store(tmp_path / "cells"), tmp_path / "runs", progress=False)
+    metrics = shop.folder(cell) / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and '"step": 3,' in metrics.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=120)
+    assert "the same command goes on from there" in error
+    assert shop.store.read(cell) is None
+    steps_before = len(metrics.read_text().splitlines())
+    short = dataclasses.replace(cell, keys={**cell.keys, "steps": 8})  # the same run, with its end in sight
+    os.rename(shop.folder(cell), shop.folder(short))
+    assert run_cell(short, shop) == "trained"
+    steps = [json.loads(line)["step"] for line in (shop.folder(short) / "metrics.jsonl").read_text().splitlines()]
+    assert steps_before > 0
+    assert steps == sorted(steps)
+    assert shop.store.current(short)["status"] == "finished"
+
+
+def long_cell():
+    tiny = ARTEFACTS["localization-fig6"].all_cells("tiny", 1)[0]
+    keys = {**tiny.keys, "steps": 100_000, "save_every": 1, "eval_every": 50_000, "diagnose_every": 0}
+    return Cell("example", "long", "plain", 0, "tiny", tiny.recipe, keys)
+
+
+@pytest.mark.parametrize("id", ["hopfield-main-gpt2", "hopfield-skipfree", "localization-fig12"])
+def test_the_papers_own_setting_starts(id, tmp_path):
+    """The paper's recipe and method; only data, batch and number of updates are cut, and GPT-2's width and length."""
+    cell = ARTEFACTS[id].all_cells("paper", 1)[-1]
+    recipe = cell.resolved()
+    data = {"embedded": {"data": "embedded", "tokenizer": "bpe", "vocab_size": 300}, "digits": {"data": "digits"}}
+    cut = {"steps": 1, "batch_size": 2, "warmup_epochs": 0.0, "eval_examples": 2, "eval_every": 1, "save_every": 1}
+    cut |= {"examples": 8, "diagnose_every": 0, **data["embedded" if recipe.task == "language" else "digits"]}
+    if recipe.family == "gpt2":
+        cut |= {"width": 48, "length": 64, "backend": "reference"}
+    started = dataclasses.replace(cell, keys={**cell.keys, **cut})
+    kept = {"layers", "heads", "rule", "alpha", "alpha_hidden", "kappa_scale", "kappa_mean", "residual", "family"}
+    assert all(getattr(started.resolved(), key) == getattr(recipe, key) for key in kept)
+    shop = Workshop(Store(tmp_path / "cells"), tmp_path / "runs", progress=False)
+    assert run_cell(started, shop) == "trained"
+    assert np.isfinite(shop.store.current(started)["numbers"]["eval_loss"])
+
+
+def test_laptop_cells_have_one_budget_and_rate_in_an_artefact():
+    for artefact in ARTEFACTS.values():
+        recipes = [cell.resolved() for cell in artefact.all_cells("laptop")]
+        assert len({(r.steps, r.learning_rate, r.batch_size, r.weight_decay, r.data) for r in recipes}) == 1
+        names = [cell.name for cell in artefact.all_cells("laptop")]
+        assert len(set(names)) == len(names)
+        seeds = [cell.seed for cell in artefact.all_cells("laptop")]
+        assert seeds == sorted(seeds)  # seed 0 of all methods first
+
+
+def test_self_attention_has_no_skip_at_the_papers_scale():
+    plain = ARTEFACTS["hopfield-main-gpt2"].all_cells("paper", 1)[0].resolved()
+    assert plain.rule == "self_attention"
+    assert plain.alpha is None
+
+
+def test_a_damaged_cell_is_one_sentence(cell, tmp_path):
+    store = Store(tmp_path)
+    store.file(cell).write_text('{"artefact": ')
+    with pytest.raises(ValueError, match=r"is damaged .* remove it"):
+        store.current(cell)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["localization-fig6", "--seeds", "0"], "--seeds must be at least 1, got 0."),
+        (["localization-fig6", "--jobs", "0"], "--jobs must be at least 1, got 0."),
+        (["localization-fig6", "--scale", "huge"], "--scale must be one of laptop, paper"),
+        (["localization-fig66"], "did you mean localization-fig6?"),
+        (["localization-fig4", "--only", "plain"], "--only goes with trained networks"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_list_says_paper_time_and_status(capsys, tmp_path):
+    assert main(["reproduce", "--list", "--cells", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if line.startswith("localization-fig6"))
+    assert "Bao et al." in row
+    assert "min" in row
+    assert "0 of 21 cells" in row
+
+
+def test_trend_is_judged_over_the_last_fifth():
+    assert trend([10, 80, 90, 100], [5.0, 4.0, 3.97, 3.97]) == "flat"
+    assert trend([10, 80, 100], [5.0, 4.0, 3.9]) == "falling"
+    assert trend([10, 80, 100], [5.0, 4.0, 4.1]) == "rising"
+    assert trend([100], [4.0]) == "unknown"
+
+
+def test_tiny_keeps_the_method():
+    for artefact in ARTEFACTS.values():
+        for cell in artefact.all_cells("laptop", 1):
+            assert not {"rule", "alpha", "alpha_hidden", "kappa_scale", "kappa_mean", "residual"} & set(
+                shrunk(cell.resolved())
+            )

@@ -1,0 +1,47 @@
+"""docs/results.md is what the files under results/ say, and nothing else."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from uncollapse.cli import main
+from uncollapse.reproduction.artefacts import ARTEFACTS
+from uncollapse.reproduction.cells.running import Workshop, run_cells
+from uncollapse.reproduction.cells.store import Store
+from uncollapse.reproduction.results_page import PAGE, markdown, results_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_what_the_generator_writes():
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == results_text(ROOT), "run: uncollapse reproduce results"
+
+
+def test_every_artefact_has_a_section():
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert all(f"\n## {id}\n" in text for id in ARTEFACTS)
+
+
+def test_the_command_writes_page_and_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr("uncollapse.reproduction.artefact.Artefact.all_cells", _tiny_cells)
+    shop = Workshop(Store(tmp_path / "results/cells"), tmp_path / "runs", progress=False)
+    cells = ARTEFACTS["localization-fig8"].all_cells("laptop")
+    run_cells(cells[:1], shop)
+    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert "1 of 6 cells are in." in text
+    assert "Pending: 0 of" in text
+    assert (tmp_path / "results/figures/localization-fig8.png").stat().st_size > 1000
+
+
+def _tiny_cells(artefact, scale, seeds=None):
+    return artefact.cells("tiny", 1)
+
+
+def test_results_needs_a_folder_of_results(tmp_path, capsys):
+    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 2
+    assert "has no folder results" in capsys.readouterr().err
+
+
+def test_bars_do_not_break_a_table():
+    assert markdown(pd.DataFrame({"a|b": ["1|2"]})) == "| a\\|b |\n| --- |\n| 1\\|2 |\n"
