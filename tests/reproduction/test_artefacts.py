@@ -204,7 +204,7 @@ def test_a_damaged_cell_is_one_sentence(cell, tmp_path):
         (["localization-fig6", "--jobs", "0"], "--jobs must be at least 1, got 0."),
         (["localization-fig6", "--scale", "huge"], "--scale must be one of laptop, paper"),
         (["localization-fig66"], "did you mean localization-fig6?"),
-        (["localization-fig4", "--only", "plain"], "--only goes with trained networks"),
+        (["localization-fig4", "--only", "plain"], "--only goes with claims and with trained networks"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):

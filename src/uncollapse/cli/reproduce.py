@@ -69,7 +69,9 @@ def run(settings: Settings) -> int:
         hint = f"did you mean {near[0]}?" if near else "uncollapse reproduce --list shows all."
         raise UserError(f"there is no figure {settings.id!r}; {hint}")
     if settings.only is not None:
-        raise UserError(f"--only goes with trained networks, and {settings.id} needs none; leave it out.")
+        raise UserError(
+            f"--only goes with claims and with trained networks, and {settings.id} needs none; leave it out."
+        )
     figure, out = FIGURES[settings.id], settings.out or Path(settings.id)
     with output_folder(out, settings.force) as folder:  # refuses before any work is done
         from tqdm import tqdm

@@ -155,7 +155,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Every key, in the order of this class."""
-        text: str = yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True)
+        text: str = yaml.safe_dump(asdict(self), sort_keys=False)
         return text
 
 

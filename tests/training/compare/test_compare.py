@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import uncollapse as uc
 from tests.report.diagnoses import HOSTILE
 from uncollapse.training.compare.findings import weigh
-from uncollapse.training.compare.measures import BITS, _summary
+from uncollapse.training.compare.measures import BITS, summarise
 
 from .run_folders import write_run
 
@@ -64,7 +64,7 @@ def test_final_numbers_are_mean_deviation_and_interval_over_seeds(tmp_path):
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6))
 def test_an_interval_holds_the_mean_and_stays_among_the_seeds(values):
-    mean, spread, low, high = _summary(np.asarray(values))
+    mean, spread, low, high = summarise(values)
     slack = 1e-9 * (1 + max(map(abs, values)))
     if len(values) < 3:
         assert np.isnan(low)
