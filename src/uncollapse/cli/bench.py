@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from dataclasses import asdict, dataclass
@@ -97,6 +98,7 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     if not settings.no_models:
         parts.append(models.model_cells(size, rounds, budget, compile_time=not settings.quick))
     cells: list[Cell] = []
+    gc.freeze()  # memory is settled before every cell, which need not look through the libraries' objects each time
     with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
         try:
             for cell in chain(*parts):
@@ -106,6 +108,8 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
             if not any(cell.ratio is not None and cell.name != cell.against for cell in cells):
                 raise
             print("interrupted: what was measured so far follows.", file=sys.stderr)
+        finally:
+            gc.unfreeze()
     return as_table(cells)
 
 
