@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -212,11 +212,4 @@ def _fitted(name: str, value: Any, hint: Any) -> Any:
     if type(value) is not kind:
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise ValueError(f"{name} must be {words[kind]}, got {value!r}.")
-    return value
-
-
-def default_of(name: str) -> Any:
-    """The default of a key."""
-    value = KEYS[name].default
-    assert value is not MISSING
     return value

@@ -57,15 +57,6 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model_vocab_size: int) -> None:
-    """A sentence (ValueError) if the tokenizer has ids that the model has no embedding for."""
-    if len(tokenizer) > model_vocab_size:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries, but the model's vocabulary has {model_vocab_size}; "
-            "give the tokenizer that belongs to the model, or a model with a vocabulary at least as large."
-        )
-
-
 def _stored(name: str) -> PreTrainedTokenizerBase:
     """From $UNCOLLAPSE_DATA if it is there and can be read, else from the hub."""
     kind, folder, hub_name = STORED[name]
