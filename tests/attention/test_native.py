@@ -10,8 +10,8 @@ from torch.library import opcheck
 
 from uncollapse.attention import compiled, native
 
+from ..processes import process
 from .parity import Stack, assert_same, evaluate
-from .processes import process
 
 BACKENDS = pytest.mark.parametrize("backend", ["carried", "stacked"])
 
@@ -22,7 +22,7 @@ q, k, v = torch.randn(3, 1, 2, 70, 8)
 out, state = uc.hopfield_attention(q, k, v, is_causal=True)
 out, state = uc.hopfield_attention(q, k, v, state, is_causal=True)
 out2, _ = uc.hopfield_attention(q, k, v, is_causal=True, backend="stacked")
-print(round(out.double().sum().item() + out2.double().sum().item(), 3))
+print(out.double().sum().item() + out2.double().sum().item())
 """
 
 
@@ -36,22 +36,22 @@ def torch_tiles(monkeypatch):
     monkeypatch.setenv("UNCOLLAPSE_NATIVE", "0")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(SMALL_RUN, {})
-    return printed.getvalue()
+    return pytest.approx(float(printed.getvalue()), abs=1e-3)  # sums of 2,000 float32 numbers of order 1
 
 
 def test_two_processes_that_start_at_once_build_once_and_agree_with_torch_tiles(tmp_path, monkeypatch):
     pair = [process(SMALL_RUN, tmp_path) for _ in range(2)]
     (one, said_one), (two, said_two) = (p.communicate() for p in pair)
-    assert one == two == torch_tiles(monkeypatch)
+    assert float(one) == float(two) == torch_tiles(monkeypatch)
     assert sorted(said.count("compiling the attention tiles") for said in (said_one, said_two)) == [0, 1]
-    assert (said_one + said_two).count("\n") == 1
+    assert (said_one + said_two).count("uncollapse") == 1
     built = [path.suffix for path in (tmp_path / "native").iterdir()]
     assert sorted(built) == [".lock", ".so"]
 
 
 def test_a_compiler_that_fails_costs_one_warning_and_no_result(tmp_path, monkeypatch):
     out, said = process(SMALL_RUN, tmp_path, CXX="/bin/false").communicate()
-    assert out == torch_tiles(monkeypatch)
+    assert float(out) == torch_tiles(monkeypatch)
     assert said.count("could not be built") == 1
 
 
@@ -62,7 +62,7 @@ def test_switched_off_it_gives_the_same(backend, dtype, monkeypatch):
     on = evaluate(stack, backend)
     monkeypatch.setenv("UNCOLLAPSE_NATIVE", "0")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         off = evaluate(stack, backend)
     rounding = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
     assert_same(on, off, rounding)

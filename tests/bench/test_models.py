@@ -6,6 +6,14 @@ import pytest
 
 from uncollapse.bench.models import Size, compile_cell, duels, gpt2_decode, model_cells
 
+PLENTY = 1e12  # bytes: the guard looks at the full models' size whatever the inputs
+
+
+@pytest.fixture(autouse=True)
+def plenty_of_memory(monkeypatch):
+    monkeypatch.setattr("uncollapse.bench.memory.free_bytes", lambda device: PLENTY)
+
+
 TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
 
 

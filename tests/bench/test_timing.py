@@ -1,7 +1,5 @@
 """Races alternate, take the best, and stop in time."""
 
-import time
-
 import pytest
 
 from uncollapse.bench.timing import Race, race
@@ -21,13 +19,30 @@ def test_the_ratio_is_best_over_best_and_its_companion_the_median():
     assert Race(seconds=(1.0, 8.0), against=(1.0, 2.0)).median_ratio == 2.5
 
 
-def test_a_longer_run_has_a_larger_ratio():
-    result = race(lambda: time.sleep(0.03), lambda: time.sleep(0.01), rounds=3)
-    assert result.ratio > 1.5
+class Clock:
+    """Time passes as told."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("uncollapse.bench.timing.time.perf_counter", lambda: self.now)
+
+    def takes(self, seconds):
+        def run():
+            self.now += seconds
+
+        return run
 
 
-def test_no_round_starts_after_the_budget_but_one_is_always_run():
-    assert len(race(lambda: time.sleep(0.02), lambda: None, rounds=50, budget=0.01).seconds) == 1
+def test_a_longer_run_has_a_larger_ratio(monkeypatch):
+    clock = Clock(monkeypatch)
+    result = race(clock.takes(0.75), clock.takes(0.25), rounds=3)
+    assert result.ratio == result.median_ratio == 3.0
+
+
+def test_no_round_starts_after_the_budget_but_one_is_always_run(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert len(race(clock.takes(2.0), clock.takes(0.0), rounds=50, budget=1.0).seconds) == 1
+    assert len(race(clock.takes(2.0), clock.takes(0.0), rounds=50, budget=5.0).seconds) == 3
 
 
 def test_no_rounds_are_refused():

@@ -1,6 +1,5 @@
 """What models come in: half precision, training mode, shared layers, attention that cannot be seen, NaN, bad input."""
 
-import gc
 import re
 
 import numpy as np
@@ -15,6 +14,7 @@ import uncollapse as uc
 from uncollapse.huggingface.families import query_key_weights
 
 from ..huggingface.models import batch, build
+from ..processes import printed_alone
 from . import oracle
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
@@ -40,8 +40,9 @@ def test_dropout_of_training_mode_is_off_during_the_pass():
     config = hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=40, n_positions=16)  # dropout 0.1
     model = hf.GPT2LMHeadModel(config)
     evaluated, trained = uc.diagnose(model.eval(), IDS), uc.diagnose(model.train(), IDS)
-    np.testing.assert_array_equal(evaluated.layers, trained.layers)
-    np.testing.assert_array_equal(evaluated.heads, trained.heads)
+    close = {"rtol": 1e-5, "atol": 1e-6}  # float32 sums round by where their memory lies; dropout changes far more
+    np.testing.assert_allclose(evaluated.layers, trained.layers, **close)
+    np.testing.assert_allclose(evaluated.heads, trained.heads, **close)
 
 
 @pytest.mark.parametrize("path", ["attn.c_attn.weight", "mlp.c_fc.weight", "attn.c_proj.bias"])
@@ -59,7 +60,7 @@ def test_nan_in_layer_3_is_named_and_the_layers_before_have_numbers(path):
     assert report.heads.query("layer == 4")["qk_trace"].notna().all()  # weights have numbers whatever the tokens
     healthy = uc.diagnose(build("gpt2"), batch("gpt2"))
     before, wanted = report.layers.query("layer < 3"), healthy.layers.query("layer < 3")
-    np.testing.assert_allclose(before, wanted, rtol=1e-6)  # float32 sums round by where their memory lies
+    np.testing.assert_allclose(before, wanted, rtol=1e-6, atol=1e-7)  # float32 sums round by where their memory lies
     assert "NaN" in str(report)
 
 
@@ -74,7 +75,7 @@ def test_sequences_without_nan_are_still_measured():
     report, wanted = uc.diagnose(model, inputs), uc.diagnose(model, rest)
     assert (report.not_finite, wanted.not_finite) == (1, None)
     columns = ["residual_ratio", "cosine_mean", "effective_rank"]
-    np.testing.assert_allclose(report.layers[columns], wanted.layers[columns], rtol=1e-6)
+    np.testing.assert_allclose(report.layers[columns], wanted.layers[columns], rtol=1e-6, atol=1e-7)
 
 
 def test_albert_runs_one_block_twelve_times_and_has_twelve_layers():
@@ -275,17 +276,18 @@ def test_what_is_kept_does_not_grow_with_the_number_of_batches():
     assert 0 < sizes[0] < 50_000
 
 
-def peak_megabytes():
-    with open("/proc/self/status") as status:
-        return int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) / 1024
+MANY_BATCHES = """
+import resource, torch, transformers as hf, uncollapse as uc
+
+config = hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=40, n_positions=256)
+model = hf.GPT2Model(config).eval()
+inputs = {"input_ids": torch.randint(40, (4, 256))}  # 4 MB of scores a layer
+for count in (2, 12):
+    uc.diagnose(model, (inputs for _ in range(count)))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def test_peak_memory_does_not_grow_with_the_number_of_batches():
-    config = hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=40, n_positions=256)
-    model = hf.GPT2Model(config).eval()
-    inputs = {"input_ids": torch.randint(40, (4, 256))}  # 4 MB of scores a layer
-    uc.diagnose(model, [inputs] * 2)
-    gc.collect()
-    before = peak_megabytes()
-    uc.diagnose(model, (inputs for _ in range(12)))  # keeping the scores of every batch would add 100 MB
-    assert peak_megabytes() - before < 30
+    two, twelve = map(int, printed_alone(MANY_BATCHES).split())
+    assert (twelve - two) / 1024 < 30  # megabytes; keeping the scores of every batch would add 100

@@ -149,7 +149,10 @@ def test_one_batch_of_eight_and_eight_of_one_give_the_same(name, dtype):
     # a float32 model rounds products of other shapes otherwise, four layers deep; that is not the pass's doing
     close = {"rtol": 1e-6, "atol": 1e-7} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
     for table in ("layers", "heads", "propagation", "eigenvalues"):
-        np.testing.assert_allclose(getattr(one, table), getattr(eight, table), **close)
+        ours, theirs = getattr(one, table), getattr(eight, table)
+        if dtype == torch.float32 and table == "layers":  # rounding may move a pair across an edge of its bin
+            ours, theirs = ours.drop(columns="cosine_mode"), theirs.drop(columns="cosine_mode")
+        np.testing.assert_allclose(ours, theirs, **close)
 
 
 def test_padding_to_a_longer_length_changes_nothing():

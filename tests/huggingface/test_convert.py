@@ -63,7 +63,7 @@ def test_settings_survive_saving_copying_and_pickling(name, tmp_path):
 
     model.save_pretrained(tmp_path)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # weights that were saved with the settings need no warning
+        warnings.simplefilter("error", UserWarning)  # weights that were saved with the settings need no warning
         loaded = uc.from_pretrained(tmp_path, dtype=torch.float64)
     assert type(loaded) is type(model)
     assert loaded.config.uncollapse == model.config.uncollapse
@@ -410,7 +410,7 @@ def test_loaded_weights_bring_a_warning_that_names_the_warmup(tmp_path):
     with pytest.warns(UserWarning, match=r"were not trained for inherited scores.*alpha_warmup"):
         uc.convert(model)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         uc.convert(model, 0.0, 0.0)
         uc.convert(build("gpt2"))
 

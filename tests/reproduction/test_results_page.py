@@ -8,6 +8,7 @@ from uncollapse.cli import main
 from uncollapse.reproduction.artefacts import ARTEFACTS
 from uncollapse.reproduction.cells.running import Workshop, run_cells
 from uncollapse.reproduction.cells.store import Store
+from uncollapse.reproduction.readme_table import BEGIN, END, README, readme_text
 from uncollapse.reproduction.results_page import PAGE, markdown, results_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,6 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_is_what_the_generator_writes():
     assert (ROOT / PAGE).read_text(encoding="utf-8") == results_text(ROOT), "run: uncollapse reproduce results"
+
+
+def test_the_table_of_the_readme_is_what_the_generator_writes():
+    assert (ROOT / README).read_text(encoding="utf-8") == readme_text(ROOT), "run: uncollapse reproduce results"
+
+
+def test_a_readme_without_the_marks_is_left_alone(tmp_path):
+    assert readme_text(tmp_path) is None
+    (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\n")
+    assert readme_text(tmp_path) is None
+    (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
+    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is in yet.\n\n{END}\nbelow\n"
 
 
 def test_every_artefact_has_a_section():

@@ -3,6 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+SIGNALLED = Path(__file__).with_name("signalled.py")
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv[1]),))
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
 
 KEYS = {
     "layers": 2,
@@ -40,26 +48,27 @@ IMAGES = {
 }
 
 
-def command(out, **keys):
+def command(out, signalled=None, **keys):
+    """`signalled`: a signal that the process sends itself, when, and at which call (see signalled.py)."""
+    program = [str(SIGNALLED), *map(str, signalled)] if signalled else ["-m", "uncollapse"]
     options = [f"--{name}={value}" for name, value in (KEYS | keys).items()]
-    return ["-m", "uncollapse", "train", "quickstart", f"--out={out}", *options]
+    return [*program, "train", "quickstart", f"--out={out}", *options]
 
 
-def start(out, *flags, preexec_fn=None, **keys):
-    return subprocess.Popen(
-        [sys.executable, *command(out, **keys), *flags],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=preexec_fn,
-    )
+def start(out, *flags, largest_file=None, **keys):
+    """`largest_file`: bytes beyond which writing fails, as on a full disk."""
+    limited = ["-c", LIMITED, str(largest_file)] if largest_file else []
+    return _process([*limited, *command(out, **keys)], flags)
 
 
 def torchrun(out, *flags, processes=2, restarts=0, **keys):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return _process([*launcher, f"--max-restarts={restarts}", *command(out, **keys)], flags)
+
+
+def _process(arguments, flags):
     return subprocess.Popen(
-        [sys.executable, *launcher, f"--max-restarts={restarts}", *command(out, **keys), *flags],
+        [sys.executable, *arguments, *flags],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

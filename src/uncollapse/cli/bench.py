@@ -77,7 +77,7 @@ def parse_lengths(text: str | None) -> list[int] | None:
 
 
 def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
-    """All cells, one after the other, with a progress bar on a terminal; an interruption keeps what is there."""
+    """All cells, one after the other, with a progress bar or, without a terminal, lines; Ctrl-C keeps what is there."""
     import torch
     from tqdm import tqdm
 
@@ -104,6 +104,8 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
             for cell in chain(*parts):
                 cells.append(cell)
                 bar.update()
+                if bar.disable:  # no terminal: a log shows how far it is
+                    print(f"{len(cells)} of {total}: {line_of(cell)}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             if not any(cell.ratio is not None and cell.name != cell.against for cell in cells):
                 raise
@@ -111,6 +113,13 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
         finally:
             gc.unfreeze()
     return as_table(cells)
+
+
+def line_of(cell: Cell) -> str:
+    """A cell in a line."""
+    figure = cell.note if cell.seconds is None else f"{cell.seconds:.3g} s"
+    ratio = "" if cell.ratio is None else f", {cell.ratio:.2f} of {cell.against}"
+    return f"{cell.shape}, {cell.work}, {cell.name}: {figure}{ratio}"
 
 
 def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`uncollapse reproduce results`: docs/results.md and its pictures, from what lies under results/."""
+"""`uncollapse reproduce results`: docs/results.md, its pictures and README's table, from what lies under results/."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .reproduce import Settings
 
 def run_results(settings: Settings) -> int:
     """Write the page and a picture for each artefact of which a cell is in; `--out` is the folder of the project."""
+    from uncollapse.reproduction.readme_table import README, readme_text
     from uncollapse.reproduction.results_page import PAGE, PICTURES, drawn, results_text
     from uncollapse.training.run_folder import write
 
@@ -23,5 +24,8 @@ def run_results(settings: Settings) -> int:
         if result is not None:
             result.chart.save(root / PICTURES / f"{artefact.id}.png", scale_factor=1.5)
     write(root / PAGE, results_text(root))
+    readme = readme_text(root)
+    if readme is not None:
+        write(root / README, readme)
     print(f"written: {root / PAGE}, and pictures in {root / PICTURES}")
     return 0

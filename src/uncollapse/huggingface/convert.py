@@ -15,6 +15,7 @@ from uncollapse.attention.rule import ScoreRule, Start, check_share, chosen_rule
 from .families import family_of, layers_of
 from .hooks import CONFIG_KEY, CONVERSION, Conversion, Settings, conversion_of, place, remove
 from .selfcheck import check_convertible, find_layers
+from .skip_free import SKIP_FREE_KEY, remove_residuals
 
 HUB_KEYWORDS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
@@ -102,7 +103,9 @@ def set_alpha(model: nn.Module, alpha: float | None = None, alpha_hidden: float 
 
 
 def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedModel:
-    """Load a saved model with the inherited scores its config names; a stock checkpoint loads as a stock model.
+    """Load a saved model with the inherited scores its config names, and without block residuals where it says so.
+
+    A stock checkpoint loads as a stock model.
 
     Args:
         path: a folder that `save_pretrained` wrote, or a name on the hub.
@@ -119,6 +122,8 @@ def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwar
                 "pass auto_class, for example transformers.AutoModelForCausalLM."
             )
     model = cast(PreTrainedModel, auto_class.from_pretrained(path, **kwargs))
+    if getattr(model.config, SKIP_FREE_KEY, False):
+        remove_residuals(model)
     data = getattr(model.config, CONFIG_KEY, None)
     if data is not None:
         _install(model, Settings.from_config(data))

@@ -12,6 +12,7 @@ AID = (
     "A dot is a seed, the tick their mean, the bar its 95 % bootstrap interval (three seeds or more). "
     "Where the dots of two groups mix, no difference is shown."
 )
+LEAST = 0.002  # of the largest number: half the axis of numbers that are all alike
 
 
 def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str, names: Sequence[str]) -> Chart:
@@ -60,7 +61,8 @@ def _axes(seeds: pd.DataFrame, means: pd.DataFrame, groups: int) -> tuple[Spec, 
         "axis": {"labelExpr": "names[datum.value - 1]", "labelLimit": 110, "ticks": False, "domain": False},
     }
     values = pd.concat([seeds["value"], means["low"], means["high"]]).dropna()
-    room = 0.06 * (values.max() - values.min()) or 0.02 * abs(values.max()) or 1.0
+    # The axis spans at least what its four digits can tell apart: numbers closer than that are one number here.
+    room = max(0.06 * (values.max() - values.min()), LEAST * values.abs().max()) or 1.0
     x = {
         "type": "quantitative",
         "title": None,

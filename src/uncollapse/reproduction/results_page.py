@@ -11,12 +11,13 @@ import pandas as pd
 
 from .artefact import Artefact, Gathered
 from .artefacts import ARTEFACTS
+from .cells.cell import Scale
 from .cells.store import Store
 from .figure import FIGURES, Figure, Result
 
 PAGE = Path("docs/results.md")
 PICTURES = Path("results/figures")
-SCALE = "laptop"
+SCALE: Scale = "laptop"
 INTRODUCTION = """\
 # Results
 
@@ -50,7 +51,7 @@ def drawn(root: Path) -> Iterator[tuple[Artefact, Gathered, Result | None]]:
     """Each artefact, its cells, and what is made of them; None while no cell is in."""
     store = Store(root / "results/cells")
     for artefact in ARTEFACTS.values():
-        gathered = Gathered(artefact, artefact.all_cells("laptop"), store)
+        gathered = Gathered(artefact, artefact.all_cells(SCALE), store)
         yield artefact, gathered, artefact.result(gathered) if gathered.records else None
 
 

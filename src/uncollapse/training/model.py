@@ -12,10 +12,10 @@ from transformers import AutoConfig, BertConfig, GPT2Config, LlamaConfig, PreTra
 
 from uncollapse.attention.rule import ScoreRule
 from uncollapse.huggingface import convert, from_pretrained
+from uncollapse.huggingface.skip_free import remove_residuals
 
 from .drop_path import add_drop_path
 from .recipe import Recipe
-from .skip_free import remove_residuals
 
 
 def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTrainedModel:

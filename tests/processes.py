@@ -8,6 +8,7 @@ from pathlib import Path
 import uncollapse as uc
 
 SOURCE = Path(uc.__file__).parents[1]
+AT_ONCE = str(1 << 16)  # bytes: blocks from this size on go back to the system as soon as they are freed
 
 
 def process(code, cache=None, **environment):
@@ -20,3 +21,11 @@ def process(code, cache=None, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def printed_alone(code):
+    """What the code prints in a process whose heap no test has shaped, so that memory can be measured there."""
+    run = process(code, OMP_NUM_THREADS="1", MALLOC_MMAP_THRESHOLD_=AT_ONCE)
+    out, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    return out

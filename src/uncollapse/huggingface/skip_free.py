@@ -8,6 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.vit.modeling_vit import ViTLayer
 
+SKIP_FREE_KEY = "uncollapse_skip_free"  # in the model's config, so that a saved model is loaded as it was
+
 
 class SkipFreeLayer(ViTLayer):
     """A ViT block whose two branches replace the tokens; the visible skip of a converted model is not touched."""
@@ -21,7 +23,7 @@ class SkipFreeLayer(ViTLayer):
 
 
 def remove_residuals(model: PreTrainedModel) -> None:
-    """Make every block of a ViT skip-free, in place; weights and their names stay.
+    """Make every block of a ViT skip-free, in place; weights and their names stay, and the config remembers it.
 
     >>> from transformers import ViTConfig, ViTModel
     >>> config = ViTConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, image_size=8)
@@ -35,3 +37,4 @@ def remove_residuals(model: PreTrainedModel) -> None:
         raise ValueError(f"residual: false is for ViT only; a {type(model).__name__} has no ViT block.")
     for layer in layers:
         layer.__class__ = SkipFreeLayer
+    setattr(model.config, SKIP_FREE_KEY, True)

@@ -1,0 +1,39 @@
+"""The figures in benchmarks/README.md are those of the newest folder beside it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROWS = [  # the words of the row, then the cell: name, work, length
+    (("`carried`, forward and backward", "1,024 tokens"), ("carried, C++", "forward + backward", 1024)),
+    (("`carried`, forward without gradients",), ("carried, C++", "forward", 1024)),
+    (("`carried`, forward and backward", "197 tokens"), ("carried, C++", "forward + backward", 197)),
+    (("`carried` without a compiler",), ("carried, torch", "forward + backward", 1024)),
+    (("`stacked`", "4,096 tokens"), ("stacked", "forward + backward", 4096)),
+    (("`stacked`", "8,192 tokens"), ("stacked", "forward + backward", 8192)),
+    (("GPT-2 small, a training step |",), ("GPT-2, converted", "training step", 1024)),
+    (("with LocAteR",), ("GPT-2, LocAteR", "training step", 1024)),
+    (("ViT-Tiny",), ("ViT, converted", "training step", 197)),
+    (("after a prompt of 512",), ("GPT-2, converted", "generate", 640)),
+    (("diagnosed",), ("GPT-2, diagnosed", "diagnose", 1024)),
+    (("x-transformers",), ("x-transformers, residual_attn", "training step", 1024)),
+]
+
+
+@pytest.fixture(scope="module")
+def cells():
+    newest = max(BENCHMARKS.glob("*/bench.json"))
+    found = json.loads(newest.read_text(encoding="utf-8"))["cells"]
+    return {(cell["name"], cell["work"], cell["length"]): cell for cell in found}
+
+
+@pytest.mark.parametrize(("words", "key"), ROWS, ids=[" ".join(words) for words, _ in ROWS])
+def test_a_figure_is_that_of_the_cell(words, key, cells):
+    lines = (BENCHMARKS / "README.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [line for line in lines if line.startswith("| ") and all(word in line for word in words)]
+    cell = cells[key]
+    memory = "memory" in row
+    figure = cell["peak_mb"] / cell["against_peak_mb"] if memory else cell["ratio"]
+    assert row.rstrip(" |").endswith(f"| {figure:.2f}")
