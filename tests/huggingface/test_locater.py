@@ -47,6 +47,37 @@ def test_penalty_and_gradient_are_those_of_the_formed_matrices(name):
         torch.testing.assert_close(mine, its)
 
 
+@pytest.mark.parametrize("layout", ["as the parameter", "another", "none yet"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_what_is_added_to_the_gradients_is_the_gradient_of_the_penalty(name, layout):
+    model = build(name)
+    parameters = [p for p in model.parameters() if p.dim() == 2]
+    before = {p: torch.zeros_like(p) if layout == "none yet" else torch.randn_like(p) for p in parameters}
+    if layout != "none yet":
+        for parameter, gradient in before.items():
+            parameter.grad = gradient.clone() if layout == "as the parameter" else gradient.T.contiguous().T
+    wanted = torch.autograd.grad(uc.locater_penalty(model, 0.3, 0.7), parameters, allow_unused=True)
+    terms = add_gradient(model, 0.3, 0.7)
+    torch.testing.assert_close(terms.penalty, uc.locater_penalty(model, 0.3, 0.7, reduction="none"))
+    for parameter, gradient in zip(parameters, wanted, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, before[parameter] + gradient)
+        else:
+            assert parameter.grad is None or torch.equal(parameter.grad, before[parameter])
+
+
+def test_short_weights_get_the_gradient_that_float32_gives():
+    model = build("gpt2").float()
+    short = copy.deepcopy(model).bfloat16()
+    model.load_state_dict(short.state_dict())  # the same numbers, all of which float32 has
+    for its in (model, short):
+        add_gradient(its, 0.3, 0.7)
+    for path, parameter in short.named_parameters():
+        if parameter.grad is not None:
+            wanted = model.get_parameter(path).grad
+            torch.testing.assert_close(parameter.grad.float(), wanted, rtol=2**-8, atol=0)  # rounded once
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31), st.floats(0, 3), st.floats(0, 3))
 def test_the_gradient_is_the_corrected_formula(seed, kappa_scale, kappa_mean):

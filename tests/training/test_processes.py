@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 import uncollapse as uc
 from uncollapse.training.run_folder import RunFolder
 
-from .tiny import KEYS, torchrun
+from .tiny import KEYS, accelerate_launch, torchrun
 
 STEPS = 6
 PLAIN = KEYS | {"dropout": 0.0, "diagnose_every": 6, "kappa_scale": 0.01}
@@ -36,6 +36,15 @@ def test_two_processes_have_the_losses_of_one(parallel, alone, tmp_path):
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (run, alone.folder))
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=0)  # Adam magnifies rounding at first
+
+
+def test_accelerate_launch_does_the_same(alone, tmp_path):
+    run = tmp_path / "run"
+    process = accelerate_launch(run, steps=STEPS, **PLAIN)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said[-3000:]
+    assert RunFolder(run).status()["processes"] == 2
+    assert values(run, "loss") == pytest.approx(values(alone.folder, "loss"), abs=1e-5)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

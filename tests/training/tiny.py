@@ -66,6 +66,11 @@ def torchrun(out, *flags, processes=2, restarts=0, **keys):
     return _process([*launcher, f"--max-restarts={restarts}", *command(out, **keys)], flags)
 
 
+def accelerate_launch(out, processes=2, **keys):
+    launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", f"--num_processes={processes}"]
+    return _process([*launcher, "--main_process_port=0", *command(out, **keys)], [])
+
+
 def _process(arguments, flags):
     return subprocess.Popen(
         [sys.executable, *arguments, *flags],

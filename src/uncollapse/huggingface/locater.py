@@ -7,7 +7,8 @@ paper's theory does not call that localised, is in docs/locater.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from uncollapse.metrics.spectrum import qk_scale, qk_trace
+from uncollapse.metrics.spectrum import qk_trace, scale_of_grams
 
 from .families import QueryKeyWeights, each_query_key_weights, query_key_parameters
 from .reporters import Reporters
@@ -123,39 +124,85 @@ class LocaterTerms(NamedTuple):
 
 
 def add_gradient(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -> LocaterTerms:
-    """Add the penalty's gradient to `.grad` of the weights that are trained; the terms (N, H) of the weights as is."""
+    """Add the penalty's gradient to `.grad` of the weights that are trained; the terms (N, H) of the weights as is.
+
+    It is written out, which takes fewer products than autograd; `locater_penalty` is its reference.
+    """
     seen = []
-    with torch.enable_grad():
-        terms = _each_layer(model, kappa_scale, kappa_mean)
-        for parameters, layer in zip(query_key_parameters(model), terms, strict=True):
-            trained = [parameter for parameter in parameters if parameter.requires_grad]
-            if trained:
-                for parameter, gradient in zip(trained, torch.autograd.grad(layer.penalty.sum(), trained), strict=True):
-                    _accumulate(parameter, gradient)
-            seen.append([term.detach() for term in layer])
+    with torch.enable_grad():  # so that gathered weights know where they come from
+        for parameters, weights in zip(query_key_parameters(model), each_query_key_weights(model), strict=True):
+            with torch.no_grad(), torch.autocast(weights.query.device.type, enabled=False):
+                heads = _Heads.of(weights)
+                seen.append(_terms(heads, kappa_scale, kappa_mean))
+                slack = 2 * kappa_mean * (seen[-1].trace.view(*heads.query.shape[:2], 1, 1) - 1)  # (G, H/G, 1, 1)
+                add = partial(_add_gradient_of_query, heads, slack, 2 * kappa_scale)
+                _accumulate(parameters[0], weights.query, add)
+                add = partial(_add_gradient_of_key, heads, slack, 2 * kappa_scale)
+                _accumulate(parameters[-1], weights.key, add)
     return LocaterTerms(*(torch.stack(column) for column in zip(*seen, strict=True)))
 
 
-def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:
+def _add_gradient_of_query(heads: _Heads, slack: Tensor, factor: float, target: Tensor) -> None:
+    """2 kappa_1 W_K W_K^T W_Q + 2 kappa_2 (tr W - 1) W_K into (H, D, M)."""
+    group = heads.query.shape[1]
+    target.baddbmm_(heads.key_gram[:, 0].repeat_interleave(group, 0), heads.query.flatten(0, 1), alpha=factor)
+    target.view(heads.query.shape).addcmul_(slack, heads.key)
+
+
+def _add_gradient_of_key(heads: _Heads, slack: Tensor, factor: float, target: Tensor) -> None:
+    """The same with queries and keys exchanged into (G, D, M); a key serves its group, so it gets the sum over it."""
+    target.baddbmm_(heads.query_gram.sum(1), heads.key[:, 0], alpha=factor)
+    for head in range(heads.query.shape[1]):
+        target.addcmul_(slack[:, head], heads.query[:, head])
+
+
+def _accumulate(parameter: nn.Parameter, weight: Tensor, add: Callable[[Tensor], None]) -> None:
+    """Have `add` add to that part of `.grad` where `weight` lies in the parameter; or hand a gradient back to it."""
+    if not parameter.requires_grad:
+        return
     if parameter.grad is None:
-        parameter.grad = gradient.to(parameter.dtype)
-    else:
-        parameter.grad.add_(gradient)
+        parameter.grad = torch.zeros_like(parameter)
+    is_part = weight._base is parameter and parameter.grad.stride() == parameter.stride()
+    if is_part and weight.dtype == _wide(weight).dtype == parameter.grad.dtype:
+        offset = weight.storage_offset() - parameter.storage_offset() + parameter.grad.storage_offset()
+        add(parameter.grad.as_strided(weight.shape, weight.stride(), offset))
+        return
+    gradient = torch.zeros_like(_wide(weight))
+    add(gradient)
+    parameter.grad.add_(torch.autograd.grad(weight, parameter, gradient.to(weight.dtype), retain_graph=True)[0])
 
 
 def _each_layer(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -> Iterator[LocaterTerms]:
     for weights in each_query_key_weights(model):
         with torch.autocast(weights.query.device.type, enabled=False):
-            terms = _terms(weights, kappa_scale, kappa_mean)
+            terms = _terms(_Heads.of(weights), kappa_scale, kappa_mean)
         yield terms  # outside, so that whoever asks for it keeps its own autocast
 
 
-def _terms(weights: QueryKeyWeights, kappa_scale: float, kappa_mean: float) -> LocaterTerms:
-    query, key = (w.float() if w.dtype in (torch.float16, torch.bfloat16) else w for w in (weights.query, weights.key))
-    key = key.unsqueeze(1)  # (G, 1, D, M): serves the H/G query heads of its group
-    query = query.view(len(key), -1, *query.shape[1:])  # (G, H/G, D, M)
-    trace, scale = qk_trace(query, key).flatten(), qk_scale(query, key).flatten()
+class _Heads(NamedTuple):
+    """Of one layer, in float32 at least: each of G keys serves the H/G query heads of its group."""
+
+    query: Tensor  # (G, H/G, D, M)
+    key: Tensor  # (G, 1, D, M)
+    query_gram: Tensor  # W_Q W_Q^T, (G, H/G, D, D)
+    key_gram: Tensor  # W_K W_K^T, (G, 1, D, D)
+
+    @classmethod
+    def of(cls, weights: QueryKeyWeights) -> _Heads:
+        """The heads of a layer's weights."""
+        query, key = _wide(weights.query), _wide(weights.key).unsqueeze(1)
+        query = query.view(len(key), -1, *query.shape[1:])
+        return cls(query, key, query @ query.mT, key @ key.mT)
+
+
+def _terms(heads: _Heads, kappa_scale: float, kappa_mean: float) -> LocaterTerms:
+    trace = qk_trace(heads.query, heads.key).flatten()
+    scale = scale_of_grams(heads.query_gram, heads.key_gram).flatten()
     return LocaterTerms(kappa_scale * scale + kappa_mean * (trace - 1.0).square(), trace, scale)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _unwrapped(model: nn.Module) -> PreTrainedModel:

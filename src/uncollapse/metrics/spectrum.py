@@ -54,7 +54,12 @@ def qk_scale(query: Tensor, key: Tensor) -> Tensor:
     >>> qk_scale(torch.eye(2, 3), 2 * torch.eye(2, 3))
     tensor(8.)
     """
-    return ((query @ query.mT) * (key @ key.mT)).sum(dim=(-1, -2))
+    return scale_of_grams(query @ query.mT, key @ key.mT)
+
+
+def scale_of_grams(query_gram: Tensor, key_gram: Tensor) -> Tensor:
+    """The same from W_Q W_Q^T and W_K W_K^T, (..., D, D), for those who need them anyway."""
+    return (query_gram * key_gram).sum(dim=(-1, -2))
 
 
 def qk_spectrum(query: Tensor, key: Tensor, softmax_scale: float) -> Spectrum:

@@ -33,7 +33,7 @@ class Artefact:
     module: str  # reproduction/MODULE.py, with a function result(Gathered) -> Result
     cells: Callable[[Scale, int], list[Cell]]  # scale, seeds -> cells of one seed after the other
     seeds: int = 1
-    minutes: float = 5.0  # of a cell at laptop scale, on two quiet cores
+    minutes: float = 4.0  # of a cell at laptop scale, on two quiet cores
     function: str = "result"
 
     def all_cells(self, scale: Scale, seeds: int | None = None) -> list[Cell]:
