@@ -3,10 +3,10 @@
 import hypothesis
 import torch
 
-# A noisy machine can stretch any example past a deadline. The same examples each time: a run that fails can be
-# repeated. To search further: pytest --hypothesis-profile=search
+# A noisy machine can stretch any example past a deadline. The same examples each time, so that a run that fails can be
+# repeated; other ones with: pytest --hypothesis-profile=search
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 torch.set_num_threads(1)

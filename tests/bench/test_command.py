@@ -7,6 +7,7 @@ import pytest
 
 from uncollapse.bench.attention import attention_cells
 from uncollapse.bench.contestants import CONTESTANTS
+from uncollapse.bench.models import Size
 from uncollapse.cli import main
 
 
@@ -38,6 +39,16 @@ def test_every_cell_has_a_ratio_or_a_reason(folder):
     assert (table["ratio"].notna() != table["note"].notna()).all()
     assert sorted(table["length"].unique()) == [8, 16, 197]
     assert set(table["name"]) == {contestant.name for contestant in CONTESTANTS}
+
+
+def test_without_a_terminal_a_line_a_cell_says_how_far_it_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("uncollapse.bench.models.QUICK", Size(8, 1, 4, 2, 1, 1, 64))
+    assert main(["bench", "--quick", "--lengths", "8", "--out", str(tmp_path / "out")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if " of " in line.split(":")[0]]
+    total = 2 * 2 * len(CONTESTANTS) + 7
+    assert [line.split(":")[0] for line in lines] == [f"{n} of {total}" for n in range(1, total + 1)]
+    assert "B1 H12 T8 D64, causal, forward, SDPA: " in lines[0]
+    assert lines[0].endswith(" of SDPA")
 
 
 def test_the_output_folder_is_not_overwritten_unasked(folder, capsys):

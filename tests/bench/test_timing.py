@@ -4,6 +4,8 @@ import pytest
 
 from uncollapse.bench.timing import Race, race
 
+from .clock import Clock
+
 
 def test_rounds_alternate():
     order = []
@@ -17,20 +19,6 @@ def test_the_ratio_is_best_over_best_and_its_companion_the_median():
     assert result.ratio == 2.0
     assert result.median_ratio == 2.0
     assert Race(seconds=(1.0, 8.0), against=(1.0, 2.0)).median_ratio == 2.5
-
-
-class Clock:
-    """Time passes as told."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr("uncollapse.bench.timing.time.perf_counter", lambda: self.now)
-
-    def takes(self, seconds):
-        def run():
-            self.now += seconds
-
-        return run
 
 
 def test_a_longer_run_has_a_larger_ratio(monkeypatch):

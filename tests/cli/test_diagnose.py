@@ -91,8 +91,8 @@ def test_data_from_files(gpt2, tmp_path, capsys):
         assert printed["info"]["sequences"] == 3
         tables[name] = printed["layers"]
     ratios = {name: [row["residual_ratio"] for row in table] for name, table in tables.items()}
-    assert ratios["a.txt"] == pytest.approx(ratios["a.txt.xz"], rel=1e-6)
-    assert ratios["a.txt"] != pytest.approx(ratios["a.npz"], rel=1e-3)
+    assert ratios["a.txt"] == pytest.approx(ratios["a.txt.xz"], rel=1e-6)  # float32 sums round by where they lie
+    assert ratios["a.txt"] != pytest.approx(ratios["a.npz"], rel=1e-3)  # other tokens
 
 
 def test_images(tmp_path, capsys):

@@ -47,15 +47,23 @@ def test_penalty_and_gradient_are_those_of_the_formed_matrices(name):
         torch.testing.assert_close(mine, its)
 
 
-@pytest.mark.parametrize("layout", ["as the parameter", "another", "none yet"])
+LAYOUTS = {  # how a gradient may lie in memory, from a copy of it
+    "as the parameter": torch.clone,
+    "transposed": lambda gradient: gradient.T.contiguous().T,
+    "in a bucket": lambda gradient: torch.cat([torch.zeros(3).double(), gradient.flatten()])[3:].view_as(gradient),
+    "none yet": lambda gradient: None,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_what_is_added_to_the_gradients_is_the_gradient_of_the_penalty(name, layout):
     model = build(name)
     parameters = [p for p in model.parameters() if p.dim() == 2]
     before = {p: torch.zeros_like(p) if layout == "none yet" else torch.randn_like(p) for p in parameters}
-    if layout != "none yet":
-        for parameter, gradient in before.items():
-            parameter.grad = gradient.clone() if layout == "as the parameter" else gradient.T.contiguous().T
+    for parameter, gradient in before.items():
+        parameter.data = LAYOUTS["in a bucket"](parameter.data)
+        parameter.grad = LAYOUTS[layout](gradient)
     wanted = torch.autograd.grad(uc.locater_penalty(model, 0.3, 0.7), parameters, allow_unused=True)
     terms = add_gradient(model, 0.3, 0.7)
     torch.testing.assert_close(terms.penalty, uc.locater_penalty(model, 0.3, 0.7, reduction="none"))
@@ -76,6 +84,13 @@ def test_short_weights_get_the_gradient_that_float32_gives():
         if parameter.grad is not None:
             wanted = model.get_parameter(path).grad
             torch.testing.assert_close(parameter.grad.float(), wanted, rtol=2**-8, atol=0)  # rounded once
+
+
+def test_a_parametrised_weight_is_refused():
+    model = build("bert")
+    torch.nn.utils.parametrizations.weight_norm(model.bert.encoder.layer[1].attention.self.query)
+    with pytest.raises(ValueError, match=r"attention.self.query is computed from others \(a parametrisation\)"):
+        add_gradient(model, 0.1, 0.2)
 
 
 @settings(max_examples=20, deadline=None)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import uncollapse as uc
-from uncollapse.huggingface.skip_free import remove_residuals
+from uncollapse.huggingface.skip_free import SkipFreeLayer, remove_residuals
 
+from ..training.tiny import IMAGES
 from .models import batch, build
 
 
@@ -41,3 +42,12 @@ def test_a_saved_model_is_loaded_as_it_was(converted, tmp_path):
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="residual: false is for ViT only; a GPT2LMHeadModel has no ViT block"):
         remove_residuals(build("gpt2"))
+
+
+def test_a_run_trained_without_residuals_is_trained_on_without_them(tmp_path):
+    run = uc.train(IMAGES | {"residual": False}, tmp_path / "first", progress=False, steps=1)
+    assert {type(layer) for layer in run.model.vit.layers} == {SkipFreeLayer}
+    further = IMAGES | {"model": str(tmp_path / "first")}
+    with pytest.raises(ValueError, match="was trained without block residuals; train it on with --residual false"):
+        uc.train(further, tmp_path / "refused", progress=False, steps=1)
+    uc.train(further | {"residual": False}, tmp_path / "second", progress=False, steps=1)

@@ -13,6 +13,8 @@ from scipy.stats import entropy as scipy_entropy
 from uncollapse.metrics import entropy, row_statistics
 from uncollapse.metrics.entropy import HIDDEN
 
+FLOAT32 = float(np.finfo(np.float32).eps)
+
 
 def of(scores, first=0):
     scores = torch.as_tensor(scores, dtype=torch.float32)
@@ -32,9 +34,6 @@ def test_uniform_attention_has_entropy_log_k(keys):
     assert row.entropy_no_first.item() == pytest.approx(math.log(keys - 1), rel=1e-6)
     assert row.first.item() == pytest.approx(1 / keys, rel=1e-6)
     assert entropy(torch.full((keys,), 1 / keys)).item() == pytest.approx(math.log(keys), rel=1e-5)
-
-
-FLOAT32 = float(np.finfo(np.float32).eps)
 
 
 def test_one_hot_rows_have_entropy_zero():

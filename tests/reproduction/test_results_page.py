@@ -8,7 +8,7 @@ from uncollapse.cli import main
 from uncollapse.reproduction.artefacts import ARTEFACTS
 from uncollapse.reproduction.cells.running import Workshop, run_cells
 from uncollapse.reproduction.cells.store import Store
-from uncollapse.reproduction.readme_table import BEGIN, END, README, readme_text
+from uncollapse.reproduction.readme_table import BEGIN, END, README, central_table, readme_text
 from uncollapse.reproduction.results_page import PAGE, markdown, results_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +28,18 @@ def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     assert readme_text(tmp_path) is None
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
     assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is in yet.\n\n{END}\nbelow\n"
+
+
+def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path, monkeypatch):
+    monkeypatch.setattr("uncollapse.reproduction.artefact.Artefact.all_cells", _tiny_cells)
+    shop = Workshop(Store(tmp_path / "results/cells"), tmp_path / "runs", progress=False)
+    run_cells(ARTEFACTS["hopfield-main-gpt2"].all_cells("laptop")[:2], shop)
+    run_cells(ARTEFACTS["hopfield-main-vit"].all_cells("laptop")[:1], shop)
+    table = [[field.strip() for field in line.split("|")] for line in central_table(tmp_path).splitlines()]
+    columns = {name: [row[i] for row in table[2:4]] for i, name in enumerate(table[0]) if name}
+    assert columns["method"] == ["self-attention", "hopfield"]
+    assert columns["seeds (GPT, WikiText-2)"] == ["1", "1"]
+    assert columns["seeds (ViT, CIFAR-10)"] == ["1", ""]
 
 
 def test_every_artefact_has_a_section():

@@ -39,20 +39,24 @@ def last_step(folder):
     return lines[-1]["step"] if lines else 0
 
 
+PARTS = ("model.safetensors", "optimizer.pt", "manifest.json")
+
+
 @pytest.mark.parametrize(
-    ("moment", "call"),
+    ("moment", "call", "there"),  # of the third checkpoint
     [
-        ("in a step", 8),
-        ("between the weights and the optimizer", 3),
-        ("before the manifest", 3),
-        ("before old checkpoints go", 3),
+        ("in a step", 11, PARTS),
+        ("between the weights and the optimizer", 3, PARTS[:1]),
+        ("before the manifest", 3, PARTS[:2]),
+        ("before old checkpoints go", 3, PARTS),
     ],
 )
-def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, undisturbed, tmp_path):
+def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, there, undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start(run, signalled=("SIGKILL", moment, call), steps=STEPS)
     _, said = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, said
+    assert tuple(part for part in PARTS if (run / "checkpoints" / "checkpoint-9" / part).exists()) == there
     assert not (run / "model").exists()
 
     again = uc.train("quickstart", run, resume=True, progress=False, steps=STEPS, **KEYS)

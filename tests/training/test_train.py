@@ -45,6 +45,7 @@ def test_the_saved_model_has_its_attention_and_can_be_diagnosed(run):
     assert run.model.config.uncollapse["alpha"] == 0.5
     last = uc.Diagnosis.load(run.folder / "diagnosis" / "step-000020")
     now = uc.diagnose(run.model, task_of(uc.Recipe.find(run.folder)).batches(8), progress=False)
+    # float32: the reloaded weights lie elsewhere, and sums round by that
     assert now.layers["residual_ratio"].tolist() == pytest.approx(last.layers["residual_ratio"].tolist(), rel=1e-5)
 
 

@@ -92,7 +92,8 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     size = models.QUICK if settings.quick else models.FULL
     rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
     budget = QUICK_BUDGET if settings.quick else BUDGET
-    total = 2 * len(shapes) * len(CONTESTANTS) + (0 if settings.no_models else len(list(models.duels(size))) + 1)
+    whole = 0 if settings.no_models else len(list(models.duels(size))) + (not settings.quick)  # and the compilation
+    total = 2 * len(shapes) * len(CONTESTANTS) + whole
     print(f"{len(CONTESTANTS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
     parts = [attention_cells(shapes, rounds, budget, settings.limit)]
     if not settings.no_models:

@@ -27,7 +27,7 @@ def listing(cells: Path, scale: Scale) -> str:
         status = f"{len(there)} of {len(wanted)} cells"
         rows.append((artefact.id, _paper(artefact.id), time, status, artefact.title))
     rows.append(("claims", "both", "3 min", "", "every statement of the two papers with a computed verdict"))
-    rows.append(("results", "both", "seconds", "", "docs/results.md, written from results/"))
+    rows.append(("results", "both", "seconds", "", "docs/results.md and README's table, written from results/"))
     widths = [max(len(row[column]) for row in rows) + 2 for column in range(4)]
     return "\n".join("".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=False)) + row[4] for row in rows)
 

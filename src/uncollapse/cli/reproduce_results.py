@@ -25,7 +25,9 @@ def run_results(settings: Settings) -> int:
             result.chart.save(root / PICTURES / f"{artefact.id}.png", scale_factor=1.5)
     write(root / PAGE, results_text(root))
     readme = readme_text(root)
+    written = [str(root / PAGE)]
     if readme is not None:
         write(root / README, readme)
-    print(f"written: {root / PAGE}, and pictures in {root / PICTURES}")
+        written.append(f"the table in {root / README}")
+    print(f"written: {', '.join(written)}, and pictures in {root / PICTURES}")
     return 0

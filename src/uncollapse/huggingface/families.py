@@ -134,10 +134,14 @@ def query_key_parameters(model: PreTrainedModel) -> list[tuple[nn.Parameter, ...
     """The parameters that hold the query and key weights of every layer: two, or one where they are fused."""
     family = _known_family(model)
     paths = dict.fromkeys((family.query, family.key))
-    return [
-        tuple(cast(nn.Parameter, _plain(block.get_submodule(path), path).weight) for path in paths)
-        for block in blocks_of(model, family)
-    ]
+    return [tuple(_parameter(block, path) for path in paths) for block in blocks_of(model, family)]
+
+
+def _parameter(block: nn.Module, path: str) -> nn.Parameter:
+    weight = _plain(block.get_submodule(path), path).weight
+    if not isinstance(weight, nn.Parameter):
+        raise ValueError(f"the weight of {path} is computed from others (a parametrisation); remove that first.")
+    return weight
 
 
 def _known_family(model: PreTrainedModel) -> Family:

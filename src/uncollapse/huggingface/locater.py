@@ -21,6 +21,8 @@ from uncollapse.metrics.spectrum import qk_trace, scale_of_grams
 from .families import QueryKeyWeights, each_query_key_weights, query_key_parameters
 from .reporters import Reporters
 
+SHORT = (torch.float16, torch.bfloat16)  # dtypes whose products are summed in float32
+
 
 def locater_penalty(
     model: PreTrainedModel, kappa_scale: float, kappa_mean: float, reduction: Literal["sum", "none"] = "sum"
@@ -163,7 +165,7 @@ def _accumulate(parameter: nn.Parameter, weight: Tensor, add: Callable[[Tensor],
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     is_part = weight._base is parameter and parameter.grad.stride() == parameter.stride()
-    if is_part and weight.dtype == _wide(weight).dtype == parameter.grad.dtype:
+    if is_part and weight.dtype not in SHORT and weight.dtype == parameter.grad.dtype:
         offset = weight.storage_offset() - parameter.storage_offset() + parameter.grad.storage_offset()
         add(parameter.grad.as_strided(weight.shape, weight.stride(), offset))
         return
@@ -202,7 +204,7 @@ def _terms(heads: _Heads, kappa_scale: float, kappa_mean: float) -> LocaterTerms
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return tensor.float() if tensor.dtype in SHORT else tensor
 
 
 def _unwrapped(model: nn.Module) -> PreTrainedModel:

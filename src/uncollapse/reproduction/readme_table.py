@@ -35,7 +35,7 @@ def central_table(root: Path) -> str:
         gathered = Gathered(ARTEFACTS[id], ARTEFACTS[id].all_cells(SCALE), Store(root / "results/cells"))
         if gathered.records:
             number = main_number(gathered)
-            table = beside(gathered, [number]).set_index("method")
+            table = beside(gathered, [number]).astype(str).set_index("method")
             names = {number: f"{network}: {number}", "seeds": f"seeds ({network})"}
             tables.append(table.rename(columns=names))
     return markdown(pd.concat(tables, axis=1).fillna("").reset_index()) if tables else "No cell is in yet.\n"

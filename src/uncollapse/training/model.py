@@ -12,7 +12,7 @@ from transformers import AutoConfig, BertConfig, GPT2Config, LlamaConfig, PreTra
 
 from uncollapse.attention.rule import ScoreRule
 from uncollapse.huggingface import convert, from_pretrained
-from uncollapse.huggingface.skip_free import remove_residuals
+from uncollapse.huggingface.skip_free import SKIP_FREE_KEY, remove_residuals
 
 from .drop_path import add_drop_path
 from .recipe import Recipe
@@ -34,6 +34,8 @@ def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTra
     if recipe.probe:
         model.base_model.requires_grad_(False)
         return model
+    if recipe.residual and getattr(model.config, SKIP_FREE_KEY, False):
+        raise ValueError(f"{recipe.model} was trained without block residuals; train it on with --residual false.")
     give_attention(model, recipe)
     if not recipe.residual:
         remove_residuals(model)

@@ -22,7 +22,7 @@ PLAIN, OURS = "self-attention", "hopfield"
 IN_VIOLINS = ("self-attention", "hopfield", "alpha-only", "alpha-hidden-only")
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 DEPTHS = (1, 2, 4, 8)
-# Budgets of a cell of some five minutes on one core, so that two cells fit side by side; the same for every method.
+# Budgets of a cell of some four minutes on two quiet cores, seven on one; the same for every method.
 BUDGET: dict[str, dict[str, Any]] = {
     "gpt2-laptop": {"steps": 600, "eval_every": 120, "eval_examples": 512, "save_every": 60, "diagnose_every": 300},
     "vit-laptop": {"steps": 600, "eval_every": 150, "eval_examples": 5000, "save_every": 60, "diagnose_every": 300},
