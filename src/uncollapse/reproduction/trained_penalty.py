@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .artefact import NOT_SEEN, TREND, Gathered
-from .cells.localization import KAPPA_MEANS, PLAIN, UNIFORM
+from .cells.localization import KAPPA_MEANS, PLAIN, ZERO
 from .figure import Result
 from .trained import beside, direction, rows, scaled_down, settings
 
@@ -18,6 +18,7 @@ PANELS = {
 }
 CLAIMS = {"qk_scale": ("the scale shrinks", -1), "entropy_mean": ("the entropy increases", 1)}
 CLAIMS |= {"perplexity": ("the perplexity improves", -1)}
+COLUMNS = ("perplexity", "entropy_mean", "entropy_normalised", "entropy_without_bias", "qk_trace", "qk_scale")
 VANISHED = 0.01  # share of the scale without penalty below which W_QK counts as gone
 NEARLY = 0.99  # share of the largest entropy from which attention is called uniform
 
@@ -42,8 +43,8 @@ def result(gathered: Gathered) -> Result:
             scaled_down(gathered),
         ],
         reading_aid="plain has no penalty at all, which the paper's figures lack; kappa-mean-0 has kappa_1 only; "
-        "uniform forces W_QK to 0. A and B have axes that are linear near 0 and logarithmic beyond.",
-        summary=beside(gathered, ["perplexity", "entropy_mean", "entropy_normalised", "qk_trace", "qk_scale"]),
+        "forced-zero leaves W_QK no choice but 0. A and B have axes that are linear near 0 and logarithmic beyond.",
+        summary=beside(gathered, COLUMNS),
         settings=settings(gathered),
         verdict=verdict,
     )
@@ -68,27 +69,36 @@ def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
 
 def _more_than_zero(gathered: Gathered) -> list[str]:
     """Is the higher entropy more than W_QK going to 0?"""
-    entropy, scale = rows(gathered, "entropy_normalised"), rows(gathered, "qk_scale")
-    perplexity = rows(gathered, "perplexity")
-    if not {PLAIN, STRONGEST} <= set(entropy):
+    entropy, bare = rows(gathered, "entropy_normalised"), rows(gathered, "entropy_without_bias")
+    scale, perplexity = rows(gathered, "qk_scale"), rows(gathered, "perplexity")
+    if not {PLAIN, STRONGEST} <= set(entropy) & set(bare):
         return []
     share = scale[STRONGEST]["mean"] / scale[PLAIN]["mean"]
-    level = entropy[STRONGEST]["mean"]
+    level, alone = entropy[STRONGEST]["mean"], bare[STRONGEST]["mean"]
     higher = direction(rows(gathered, "entropy_mean")[PLAIN], rows(gathered, "entropy_mean")[STRONGEST], "entropy_mean")
-    if higher <= 0:
-        answer = f"there is no higher entropy to explain (without penalty {entropy[PLAIN]['mean']:.3f})"
-    elif level > NEARLY and share < VANISHED:
-        answer = "no more than W_QK going to 0: attention is uniform"
-    else:
-        answer = "W_QK = 0 alone does not explain it: attention is not uniform"
     sentences = [
         f"Is the higher entropy more than W_QK going to 0? With kappa_2 = 1 the scale tr W'W is {share:.1e} of that "
-        f"without penalty, and the entropy {level:.3f} of the largest possible (uniform attention has 1): {answer}."
+        f"without penalty, and the entropy {level:.3f} of the largest possible (uniform attention has 1); with the "
+        f"query biases set to 0 it is {alone:.4f}, and without penalty {bare[PLAIN]['mean']:.3f}: "
+        f"{_answer(higher, share, level, alone)}."
     ]
-    if UNIFORM in perplexity:
-        same = direction(perplexity[UNIFORM], perplexity[STRONGEST], "perplexity") == 0
+    if ZERO in perplexity:
+        same = direction(perplexity[ZERO], perplexity[STRONGEST], "perplexity") == 0
         sentences.append(
-            f"Forced to W_QK = 0 (kappa_1 = 1e6) the perplexity is {perplexity[UNIFORM]['mean']:.4g}, with LocAteR "
+            f"Forced to W_QK = 0 (kappa_1 = 1e6) the perplexity is {perplexity[ZERO]['mean']:.4g}, with LocAteR "
             f"{perplexity[STRONGEST]['mean']:.4g}: {'not distinguishable' if same else 'distinguishable'}."
         )
     return sentences
+
+
+def _answer(higher: int, share: float, level: float, alone: float) -> str:
+    if higher <= 0:
+        return "there is no higher entropy to explain"
+    if share >= VANISHED or alone <= NEARLY:
+        return "yes, W_QK is not gone, and shapes attention"
+    if level > NEARLY:
+        return "no, attention is uniform"
+    return (
+        "no, W_QK is gone and makes no difference between keys; what is left comes from the query bias, which prefers "
+        "the same keys whatever the query, and which neither the penalty nor the theory sees"
+    )

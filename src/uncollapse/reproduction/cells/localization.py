@@ -9,10 +9,10 @@ from typing import Any
 from .cell import Cell, Scale
 from .tiny import at_scale
 
-PLAIN, OURS, SCALE_ONLY, UNIFORM = "plain", "locater", "scale-only", "uniform"
+PLAIN, OURS, SCALE_ONLY, ZERO = "plain", "locater", "scale-only", "forced-zero"
 KAPPA_SCALE = 100.0
 KAPPA_MEANS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
-FORCED = 1e6  # a kappa_1 that leaves W_QK no choice but 0, so that attention is uniform
+FORCED = 1e6  # a kappa_1 that leaves W_QK no choice but 0
 RATES = {128: 1e-3, 32: 4e-3}  # at laptop scale: 40 times the paper's 2.5e-5 and 1e-4
 
 
@@ -43,7 +43,7 @@ def penalties(control: bool) -> dict[str, tuple[str, Mapping[str, float]]]:
         method = OURS if value else SCALE_ONLY
         found[f"kappa-mean-{value:g}"] = (method, {"kappa_scale": KAPPA_SCALE, "kappa_mean": value})
     if control:
-        found[UNIFORM] = (UNIFORM, {"kappa_scale": FORCED, "kappa_mean": 0.0})
+        found[ZERO] = (ZERO, {"kappa_scale": FORCED, "kappa_mean": 0.0})
     return found
 
 

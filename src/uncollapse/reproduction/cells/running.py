@@ -15,8 +15,9 @@ from typing import Any, Literal
 from uncollapse.bench.machine import describe_machine
 from uncollapse.training.run_folder import RunFolder
 
+from .biases import entropy_without_query_bias
 from .cell import Cell
-from .measured import measure
+from .measured import measure, round_to
 from .store import Record, Store
 
 WORK = "~/.cache/uncollapse/cells"
@@ -60,7 +61,7 @@ def run_cell(cell: Cell, shop: Workshop, force: bool = False) -> Deed:
     found = measure(shop.folder(cell))
     record = {
         **_about(cell),
-        "numbers": _numbers(cell, found.numbers),
+        "numbers": _numbers(cell, found.numbers, shop.folder(cell)),
         "curves": found.curves,
         "epochs": found.epochs,
         "held_out_loss": found.trend,
@@ -117,10 +118,12 @@ def _about(cell: Cell) -> Record:
     }
 
 
-def _numbers(cell: Cell, numbers: dict[str, float]) -> dict[str, float]:
-    """With the name that the second paper's claims have for the entropy."""
-    own = {"entropy": numbers["entropy_mean"]} if "entropy_mean" in numbers and "kappa_mean" in cell.keys else {}
-    return numbers | own
+def _numbers(cell: Cell, numbers: dict[str, float], run: Path) -> dict[str, float]:
+    """In the second paper's cells with the name that its claims have for the entropy, and what W_QK alone leaves."""
+    if "entropy_mean" not in numbers or "kappa_mean" not in cell.keys:
+        return numbers
+    bare = {"entropy_without_bias": round_to(entropy_without_query_bias(run))} if RunFolder(run).model.is_dir() else {}
+    return numbers | {"entropy": numbers["entropy_mean"]} | bare
 
 
 def _circumstances() -> Record:
