@@ -84,7 +84,7 @@ def panels_chart(curves: pd.DataFrame, names: Sequence[str], titles: Mapping[str
             alt.Chart(own)
             .mark_line(strokeWidth=2)
             .encode(
-                x=alt.X("step:Q", title="update"),
+                x=alt.X("step:Q", title="update", axis=alt.Axis(tickCount=4)),
                 y=alt.Y("mean(value):Q", title=None, scale=alt.Scale(zero=False, type=scale)),
                 color=_colour(names),
                 tooltip=["label:N", "step:Q", alt.Tooltip("mean(value):Q", format=".4g")],
