@@ -14,6 +14,7 @@ AID = (
     "run that did not finish."
 )
 FEW = 25  # steps up to which each is marked
+LEAST = 0.04  # of the largest number: the axis spans this at least, or its three digits would repeat
 
 
 MEAN = "mean of finished runs"
@@ -83,12 +84,14 @@ def _layer(kind: str, only: str, encoding: Spec, **mark: object) -> Spec:
 
 def _x(table: pd.DataFrame) -> Spec:
     first, last = float(table["step"].min()), float(table["step"].max())
+    alone = first == last
+    axis = {"values": [first]} if alone else {"tickCount": 5, "tickMinStep": 1}
     return {
         "field": "step",
         "type": "quantitative",
         "title": "step",
-        "scale": {"domain": [first, last if last > first else first + 1], "nice": False, "zero": False},
-        "axis": {"tickCount": 5, "format": "~s", "grid": False},
+        "scale": {"domain": [first - alone, last + alone], "nice": False, "zero": False},
+        "axis": {**axis, "format": "~s", "grid": False},
     }
 
 
@@ -97,7 +100,8 @@ def _y(table: pd.DataFrame, logarithmic: bool, ends: tuple[float, float] | None)
     values = pd.concat([table["value"], table["low"], table["high"]])
     values = values[np.isfinite(values) & ((values > 0) if logarithmic else True)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    room = 0.04 * (high - low) or abs(high) * 0.04 or 1.0
+    span, least = high - low, LEAST * max(abs(low), abs(high))
+    room = max(0.04 * span, (least - span) / 2) or 1.0
     domain = [low / 1.05, high * 1.05] if logarithmic else [low - room, high + room]
     if ends is not None:
         domain = [min(low, ends[0]), max(high, ends[1])]

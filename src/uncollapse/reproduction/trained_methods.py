@@ -27,7 +27,11 @@ def result(gathered: Gathered) -> Result:
     return Result(
         table=gathered.long_table(),
         chart=method_chart(
-            final, gathered.curves("eval_step", [number]), gathered.labels, gathered.artefact.title, number
+            final,
+            gathered.curves("eval_step", [number]),
+            gathered.labels,
+            gathered.artefact.title,
+            MEASURES[number].words,
         ),
         sentences=[gathered.progress(), *sentences, *gathered.training(), scaled_down(gathered)],
         reading_aid="Where the dots of two methods mix, no difference is shown.",

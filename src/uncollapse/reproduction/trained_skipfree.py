@@ -7,7 +7,7 @@ import pandas as pd
 from .artefact import NOT_SEEN, TREND, Gathered
 from .cells.hopfield import DEPTHS, OURS, PLAIN
 from .figure import Result
-from .printed import PRINTED
+from .printed import SKIP_FREE
 from .trained import beside, direction, rows, scaled_down, settings
 
 NUMBER = "accuracy"
@@ -17,17 +17,12 @@ def result(gathered: Gathered) -> Result:
     """Table, chart and words."""
     from uncollapse.report.trained_charts import along_chart
 
-    found, printed = rows(gathered, NUMBER), PRINTED[gathered.artefact.id].values
-    lines = [
-        (method, source, depth, value)
-        for method in (PLAIN, OURS)
-        for depth in DEPTHS
-        for source, value in (
-            ("ours", found.get(f"{method}-depth-{depth}", {}).get("mean")),
-            ("printed", printed.get(f"{method}-depth-{depth}")),
-        )
-        if value is not None
-    ]
+    found = rows(gathered, NUMBER)
+    lines = []
+    for k, method in enumerate((PLAIN, OURS)):
+        at = {depth: f"{method}-depth-{depth}" for depth in DEPTHS}
+        lines += [(method, "ours", depth, found[label]["mean"]) for depth, label in at.items() if label in found]
+        lines += [(method, "printed", depth, cifar10[k]) for depth, (cifar10, _) in SKIP_FREE.items()]
     table = pd.DataFrame(lines, columns=["label", "source", "at", "value"])
     verdict, sentences = _verdict(gathered)
     return Result(
