@@ -27,23 +27,32 @@ def shop(tmp_path_factory):
 
 
 @pytest.mark.parametrize("id", ARTEFACTS)
-def test_artefact_at_a_tiny_size(id, shop):
-    cells = ARTEFACTS[id].all_cells("tiny", 1)
-    run_cells(cells, shop)
+def test_artefact_at_a_tiny_size(id, shop, tmp_path, monkeypatch, capsys):
+    """`reproduce ID` at a tiny size; cells are shared between the ids, as they are at any size."""
+    monkeypatch.setattr("uncollapse.reproduction.artefact.Artefact.all_cells", _tiny_cells)
+    folders = ["--cells", str(shop.store.folder), "--work", str(shop.work)]
+    assert main(["reproduce", id, "--out", str(tmp_path / "out"), "--png", *folders]) == 0
+    capsys.readouterr()
+    cells = ARTEFACTS[id].all_cells("tiny")
     gathered = Gathered(ARTEFACTS[id], cells, shop.store)
-    result = ARTEFACTS[id].result(gathered)
     assert len(gathered.records) == len(cells)
     for cell, record in gathered.records:
         assert record["artefact"] == id
         assert record["numbers"]
         assert np.isfinite(list(record["numbers"].values())).all(), cell.name
         assert {"definition", "versions", "machine", "seconds", "epochs", "held_out_loss"} <= set(record)
-    assert result.sentences[0] == f"{len(cells)} of {len(cells)} cells are in."
-    column = "mean" if "mean" in result.table else "rho"
-    assert np.isfinite(result.table[column]).all()
-    assert len(result.summary) > 0
-    assert result.chart.to_dict()
-    assert result.verdict
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {f"{id}.{s}" for s in ("csv", "json", "html", "png")}
+    table = pd.read_csv(tmp_path / "out" / f"{id}.csv")
+    assert len(table) > 0
+    assert np.isfinite(table["mean" if "mean" in table else "rho"]).all()
+    written = json.loads((tmp_path / "out" / f"{id}.json").read_text())
+    assert written["sentences"][0] == f"{len(cells)} of {len(cells)} cells are in."
+    assert written["verdict"]
+    assert written["main"]["data"]
+
+
+def _tiny_cells(artefact, scale, seeds=None):
+    return artefact.cells("tiny" if scale != "paper" else scale, 1)
 
 
 @pytest.fixture
@@ -151,22 +160,32 @@ def long_cell():
     return Cell("example", "long", "plain", 0, "tiny", tiny.recipe, keys)
 
 
-@pytest.mark.parametrize("id", ["hopfield-main-gpt2", "hopfield-skipfree", "localization-fig12"])
+# The violins have the cells of the central comparison, and the second paper's figures differ in width and depth alone.
+STARTED = [id for id in ARTEFACTS if id.startswith("hopfield-") and "similarity" not in id and "entropy" not in id]
+
+
+@pytest.mark.parametrize("id", [*STARTED, "localization-fig8", "localization-fig12"])
 def test_the_papers_own_setting_starts(id, tmp_path):
-    """The paper's recipe and method; only data, batch and number of updates are cut, and GPT-2's width and length."""
+    """The paper's recipe and method; only data, batch, updates are cut, and the width and length of large networks."""
     cell = ARTEFACTS[id].all_cells("paper", 1)[-1]
-    recipe = cell.resolved()
-    data = {"embedded": {"data": "embedded", "tokenizer": "bpe", "vocab_size": 300}, "digits": {"data": "digits"}}
-    cut = {"steps": 1, "batch_size": 2, "warmup_epochs": 0.0, "eval_examples": 2, "eval_every": 1, "save_every": 1}
-    cut |= {"examples": 8, "diagnose_every": 0, **data["embedded" if recipe.task == "language" else "digits"]}
-    if recipe.family == "gpt2":
-        cut |= {"width": 48, "length": 64, "backend": "reference"}
-    started = dataclasses.replace(cell, keys={**cell.keys, **cut})
+    started = _cut(cell)
     kept = {"layers", "heads", "rule", "alpha", "alpha_hidden", "kappa_scale", "kappa_mean", "residual", "family"}
-    assert all(getattr(started.resolved(), key) == getattr(recipe, key) for key in kept)
+    assert all(getattr(started.resolved(), key) == getattr(cell.resolved(), key) for key in kept)
     shop = Workshop(Store(tmp_path / "cells"), tmp_path / "runs", progress=False)
     assert run_cell(started, shop) == "trained"
     assert np.isfinite(shop.store.current(started)["numbers"]["eval_loss"])
+
+
+def _cut(cell):
+    recipe = cell.resolved()
+    cut = {"steps": 1, "batch_size": 2, "warmup_epochs": 0.0, "eval_examples": 2, "eval_every": 1, "save_every": 1}
+    cut |= {"examples": 8, "diagnose_every": 0}
+    language = {"data": "embedded", "tokenizer": "bpe", "vocab_size": 300}
+    cut |= language if recipe.task == "language" else {"data": "digits"}
+    if recipe.width > 700:  # GPT-2 and ViT-B
+        cut |= {"width": 48, "backend": "reference"} | ({"length": 64} if recipe.task == "language" else {})
+    base = None if cell.base is None else _cut(cell.base)
+    return dataclasses.replace(cell, keys={**cell.keys, **cut}, base=base)
 
 
 def test_laptop_cells_have_one_budget_and_rate_in_an_artefact():
@@ -217,6 +236,16 @@ def test_list_says_paper_time_and_status(capsys, tmp_path):
     assert "Bao et al." in row
     assert "min" in row
     assert "0 of 21 cells" in row
+    assert "not kept" in next(line for line in lines if line.startswith("localization-fig4"))
+
+
+def test_list_says_what_is_kept_in_results(capsys, tmp_path):
+    file = tmp_path / "localization-fig4" / "localization-fig4.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    assert main(["reproduce", "--list", "--cells", str(tmp_path / "cells")]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("localization-fig4"))
+    assert "in results" in row
 
 
 def test_trend_is_judged_over_the_last_fifth():

@@ -21,6 +21,9 @@ def test_figure_at_its_smallest_size(id, tmp_path):
     assert {file.name for file in out.iterdir()} == {f"{id}.{suffix}" for suffix in ("csv", "json", "html", "svg")}
     table = pd.read_csv(out / f"{id}.csv")
     assert len(table) > 5
+    numbers = table.select_dtypes("number")
+    assert not np.isinf(numbers).any(axis=None)
+    assert np.isfinite(numbers).all().sum() >= 2  # what is measured, and over what; others may not apply to every row
     record = json.loads((out / f"{id}.json").read_text())
     assert record["figure"] == id
     assert record["size"] == "smallest"

@@ -38,8 +38,8 @@ def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path, monkeypat
     table = [[field.strip() for field in line.split("|")] for line in central_table(tmp_path).splitlines()]
     columns = {name: [row[i] for row in table[2:4]] for i, name in enumerate(table[0]) if name}
     assert columns["method"] == ["self-attention", "hopfield"]
-    assert columns["seeds (GPT, WikiText-2)"] == ["1", "1"]
-    assert columns["seeds (ViT, CIFAR-10)"] == ["1", ""]
+    assert columns["GPT: seeds"] == ["1", "1"]
+    assert columns["ViT: seeds"] == ["1", ""]
 
 
 def test_every_artefact_has_a_section():

@@ -94,7 +94,12 @@ def write_result(folder: Path, id: str, title: str, result: Any, record: dict[st
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     source = f"uncollapse reproduce {id}; {versions}."
     html = figure_page(title, result.sentences, result.chart, result.reading_aid, result.summary, source)
-    words = {"verdict": result.verdict, "sentences": [*result.sentences], "main": result.summary.to_dict("split")}
+    words = {
+        "verdict": result.verdict,
+        "sentences": [*result.sentences],
+        "reading_aid": result.reading_aid,
+        "main": result.summary.to_dict("split"),
+    }
     (folder / f"{id}.html").write_text(html, encoding="utf-8")
     (folder / f"{id}.json").write_text(json.dumps(record | words, indent=2) + "\n", encoding="utf-8")
     result.table.to_csv(folder / f"{id}.csv", index=False)

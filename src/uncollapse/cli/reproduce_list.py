@@ -10,6 +10,7 @@ from uncollapse.reproduction.cells.store import Store
 from uncollapse.reproduction.figure import FIGURES
 
 PAPERS = {"hopfield": "Masumura and Taki", "localization": "Bao et al."}
+GPU = {"hopfield": "days on a GPU", "localization": "hours on a GPU"}  # at the paper's scale; not run here
 
 
 def listing(cells: Path, scale: Scale) -> str:
@@ -18,12 +19,13 @@ def listing(cells: Path, scale: Scale) -> str:
     known = store.definitions()
     rows = [("id", "paper", "time", "status", "title")]
     for figure in FIGURES.values():
-        rows.append((figure.id, _paper(figure.id), figure.time, "no training", figure.title))
+        kept = (cells.parent / figure.id / f"{figure.id}.json").is_file()
+        rows.append((figure.id, _paper(figure.id), figure.time, "in results" if kept else "not kept", figure.title))
     for artefact in ARTEFACTS.values():
         wanted = artefact.all_cells(scale)
         there = [cell for cell in wanted if store.current(cell) is not None]
         to_train = {cell.definition for cell in wanted} - known  # other artefacts may have trained the same networks
-        time = f"{len(to_train) * artefact.minutes:.0f} min" if scale == "laptop" else "days on a GPU"
+        time = f"{len(to_train) * artefact.minutes:.0f} min" if scale == "laptop" else GPU[artefact.paper]
         status = f"{len(there)} of {len(wanted)} cells"
         rows.append((artefact.id, _paper(artefact.id), time, status, artefact.title))
     rows.append(("claims", "both", "3 min", "", "every statement of the two papers with a computed verdict"))

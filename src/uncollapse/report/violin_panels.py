@@ -11,24 +11,47 @@ from .figure_page import BLUE, GREEN, Drawing, heading
 from .violin import HALF, outlines, statistics
 
 PER_ROW = 2
+ROOM = 0.02  # of the axis above the largest value
 
 
 def violin_panels(
-    histograms: Mapping[str, pd.DataFrame], width: float, coarser: int, title: tuple[str, str], unit: str
+    histograms: Mapping[str, pd.DataFrame],
+    width: float,
+    coarser: int,
+    title: tuple[str, str],
+    unit: str,
+    most: float | None = None,
 ) -> Drawing:
-    """Histograms (layer, low, count) by name; `width` is that of a bin, `coarser` of them are drawn as one."""
+    """Histograms (layer, low, count) by name; `width` is that of a bin, `coarser` of them are drawn as one.
+
+    No violin leaves the bins that are filled, nor goes beyond `most`, the largest value possible, if that is known.
+    The axis starts at 0 where no value is negative.
+    """
     lows = pd.concat([table["low"] for table in histograms.values()])
-    axis = (unit, alt.Scale(domain=[float(lows.min()) - width, float(lows.max()) + 2 * width], nice=False, zero=False))
-    panels = [_panel(name, table, width, coarser, axis) for name, table in histograms.items()]
+    top = float(lows.max()) + width if most is None else most
+    bottom = min(0.0, float(lows.min()))
+    axis = (unit, alt.Scale(domain=[bottom, top + ROOM * (top - bottom)], nice=False, zero=False))
+    panels = [
+        _panel(name, _shapes(table, width, coarser, top), table, width, axis) for name, table in histograms.items()
+    ]
     rows = [alt.hconcat(*panels[i : i + PER_ROW]) for i in range(0, len(panels), PER_ROW)]
     chart: Drawing = alt.vconcat(*rows, title=heading(*title))
     return chart
 
 
-def _panel(name: str, table: pd.DataFrame, width: float, coarser: int, axis: tuple[str, alt.Scale]) -> alt.LayerChart:
+def _shapes(table: pd.DataFrame, width: float, coarser: int, top: float) -> pd.DataFrame:
+    """Outlines (layer, value, left, right) that end where the filled bins of their layer do, at most at `top`."""
     shapes = outlines(table, ["layer"], width, coarser)
+    edges = table.groupby("layer")["low"].agg(["min", "max"]).loc[shapes["layer"]].reset_index(drop=True)
+    value = shapes["value"].clip(edges["min"], (edges["max"] + width).clip(upper=top))
     half = HALF * shapes["share"] / shapes.groupby("layer")["share"].transform("max")
-    shapes = shapes.assign(left=shapes["layer"] - half, right=shapes["layer"] + half)
+    return shapes.assign(value=value, left=shapes["layer"] - half, right=shapes["layer"] + half)
+
+
+def _panel(
+    name: str, shapes: pd.DataFrame, table: pd.DataFrame, width: float, axis: tuple[str, alt.Scale]
+) -> alt.LayerChart:
+    """The violins of one network, with their means."""
     depth = int(table["layer"].max())
     x = alt.X(
         "left:Q",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,13 @@ REPRODUCED, TREND, NOT_SEEN, OUT_OF_REACH = (
     "not seen",
     "cannot be tested at this scale",
 )
+NO_CLAIM = "not in the paper"
+ENDS = {  # of training; see cells/measured.py
+    "falling": "still falling",
+    "flat": "flat",
+    "rising": "rising",
+    "unknown": "evaluated once, so unknown,",
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class Artefact:
     module: str  # reproduction/MODULE.py, with a function result(Gathered) -> Result
     cells: Callable[[Scale, int], list[Cell]]  # scale, seeds -> cells of one seed after the other
     seeds: int = 1
+    stands_for: str = ""  # the tables and figures of the paper that it stands for
     minutes: float = 4.0  # of a cell at laptop scale, on two quiet cores
     function: str = "result"
 
@@ -46,6 +56,10 @@ class Artefact:
         return make(gathered)
 
 
+def _finished(record: Record) -> bool:
+    return bool(record["status"] == "finished")
+
+
 @dataclass(frozen=True)
 class Gathered:
     """The cells of an artefact and what the store has of them."""
@@ -54,7 +68,7 @@ class Gathered:
     cells: Sequence[Cell]
     store: Store
 
-    @property
+    @cached_property
     def records(self) -> list[tuple[Cell, Record]]:
         """The cells that are in, as they are defined now."""
         found = [(cell, self.store.current(cell)) for cell in self.cells]
@@ -64,6 +78,11 @@ class Gathered:
     def labels(self) -> list[str]:
         """The labels of the cells that are in, in the order of definition."""
         return list(dict.fromkeys(cell.label for cell, _ in self.records))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell is in; a run that diverged is in, too."""
+        return len(self.records) == len(self.cells)
 
     def progress(self) -> str:
         """How many cells are in."""
@@ -76,29 +95,27 @@ class Gathered:
             return []
         epochs = sorted({record["epochs"] for record in records})
         span = f"{epochs[0]:g}" if len(epochs) == 1 else f"{epochs[0]:g} to {epochs[-1]:g}"
-        falling = sum(record["held_out_loss"] == "falling" for record in records)
-        sentences = [
-            f"Trained for {span} epochs; the held-out loss was still falling at the end of {falling} of "
-            f"{len(records)} cells (by more than 1 % over the last fifth or more of the updates)."
-        ]
-        diverged = [cell.name for cell, record in self.records if record["status"] != "finished"]
+        ends = Counter(record["held_out_loss"] for record in records)
+        told = ", ".join(f"{ENDS[end]} in {ends[end]}" for end in ENDS if ends[end])
+        sentences = [f"Trained for {span} epochs. The held-out loss at the end: {told} of {len(records)} cells."]
+        diverged = [f"{cell.label} (seed {cell.seed})" for cell, record in self.records if not _finished(record)]
         if diverged:
-            sentences.append(f"Diverged: {', '.join(diverged)}.")
+            sentences.append(f"Diverged, and so without final numbers: {', '.join(diverged)}.")
         return sentences
 
     def numbers(self, number: str) -> dict[str, list[float]]:
-        """A number by label, a list over the seeds."""
+        """A number by label, a list over the seeds; runs that diverged have none."""
         found: dict[str, list[float]] = {}
         for cell, record in self.records:
-            if number in record["numbers"]:
+            if number in record["numbers"] and _finished(record):
                 found.setdefault(cell.label, []).append(record["numbers"][number])
         return found
 
     def long_table(self) -> pd.DataFrame:
-        """All numbers: a row a label and number, with mean, spread, interval and seeds."""
+        """All numbers: a row a label and number, with mean, spread (standard deviation) and seeds."""
         import pandas as pd
 
-        from uncollapse.training.compare.measures import summarise
+        from .trained import row as summary
 
         rows = []
         settings = {cell.label: cell.settings for cell, _ in self.records}
@@ -107,9 +124,7 @@ class Gathered:
         for number in names:
             for label, values in self.numbers(number).items():
                 row = {"label": label, "method": methods[label], "number": number}
-                mean, spread, low, high = summarise(values)
-                about = {"mean": mean, "spread": spread, "low": low, "high": high, "seeds": len(values)}
-                rows.append(row | settings[label] | about)
+                rows.append(row | settings[label] | summary(values))
         return pd.DataFrame(rows, columns=None if rows else ["label", "method", "number", "mean", "spread", "seeds"])
 
     def curves(self, x: str, names: Sequence[str]) -> pd.DataFrame:

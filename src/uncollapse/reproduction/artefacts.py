@@ -11,6 +11,13 @@ from .cells.localization import NETWORKS, penalty_cells, propagation_cells
 
 HOPFIELD, LOCALIZATION = "hopfield", "localization"
 _WORDS = {"gpt2": "GPT on WikiText-2", "vit": "ViT on CIFAR-10"}
+_MAIN = {"gpt2": "perplexity of GPT-2", "vit": "accuracy of ViT"}
+_VIOLINS = {
+    "hopfield-similarity-gpt2": "appendix Figure 4 (GPT-2 medium)",
+    "hopfield-similarity-vit": "appendix Figure 5 (ViT-T)",
+    "hopfield-entropy-gpt2": "nothing in the paper",
+    "hopfield-entropy-vit": "appendix Figures 13 and 14 (ViT-T)",
+}
 
 
 def _main(artefact: str, model: str, methods: tuple[str, ...], scale: Scale, seeds: int) -> list[Cell]:
@@ -26,17 +33,26 @@ def _hopfield() -> list[Artefact]:
             "trained_methods",
             partial(_main, f"hopfield-main-{model}", model, ()),
             seeds=3,
+            stands_for=f"main text, {_MAIN[model]}",
         )
         for model, words in _WORDS.items()
     ]
     found += [
-        Artefact("hopfield-ablation", "Ablation over alpha and alpha'", HOPFIELD, "trained_ablation", ablation_cells),
+        Artefact(
+            "hopfield-ablation",
+            "Ablation over alpha and alpha'",
+            HOPFIELD,
+            "trained_ablation",
+            ablation_cells,
+            stands_for="main text, Table 6",
+        ),
         Artefact(
             "hopfield-skipfree",
             "ViT without residual connections, by depth",
             HOPFIELD,
             "trained_skipfree",
             skipfree_cells,
+            stands_for="main text, Table 7",
             minutes=2.5,
         ),
         Artefact(
@@ -46,6 +62,7 @@ def _hopfield() -> list[Artefact]:
             "trained_methods",
             probe_cells,
             seeds=3,
+            stands_for="main text, linear probes",
             minutes=0.5,
         ),
     ]
@@ -60,6 +77,7 @@ def _hopfield() -> list[Artefact]:
                     "trained_violins",
                     partial(_main, id, model, IN_VIOLINS),
                     seeds=3,
+                    stands_for=_VIOLINS[id],
                     function=kind,
                 )
             )
@@ -70,16 +88,30 @@ def _localization() -> list[Artefact]:
     found = []
     for id, network in NETWORKS.items():
         words = f"LocAteR over training: d = {network.width}, {network.layers} layer{'s' * (network.layers > 1)}"
-        seeds, cells = (3 if id == "localization-fig6" else 1), partial(penalty_cells, id)
-        found.append(Artefact(id, words, LOCALIZATION, "trained_penalty", cells, seeds=seeds, minutes=network.minutes))
-    rho = "Signal propagation over training, with LocAteR and without"
-    found.insert(
-        1,
-        Artefact(
-            "localization-fig7", rho, LOCALIZATION, "trained_propagation", propagation_cells, seeds=3, minutes=3.5
-        ),
+        first = id == "localization-fig6"
+        found.append(
+            Artefact(
+                id,
+                words,
+                LOCALIZATION,
+                "trained_penalty",
+                partial(penalty_cells, id),
+                seeds=3 if first else 1,
+                stands_for=f"{'Section 7' if first else 'Appendix D'}, Figure {id.removeprefix('localization-fig')}",
+                minutes=network.minutes,
+            )
+        )
+    rho = Artefact(
+        "localization-fig7",
+        "Signal propagation over training, with LocAteR and without",
+        LOCALIZATION,
+        "trained_propagation",
+        propagation_cells,
+        seeds=3,
+        stands_for="Section 7, Figure 7",
+        minutes=3.5,
     )
-    return found
+    return [found[0], rho, *found[1:]]
 
 
 ARTEFACTS = {artefact.id: artefact for artefact in (*_hopfield(), *_localization())}

@@ -26,6 +26,7 @@ class Result:
     summary: pd.DataFrame  # the few numbers that go on the page
     settings: Mapping[str, Any]  # what was set, seeds included
     verdict: str = ""  # reproduced, same trend, not seen, cannot be tested at this scale, or pending
+    finding: str = ""  # the sentence that a reader should take away
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Figure:
     module: str  # reproduction/MODULE.py
     function: str = "figure"
     time: str = "seconds"
+    stands_for: str = ""  # the table or figure of the paper
 
     def run(self, size: Size = "full", tick: Callable[[], object] = lambda: None) -> Result:
         """Compute and draw; "smallest" is for tests and trials, with fewer points, draws or layers."""
@@ -44,28 +46,52 @@ class Figure:
         return make(size, tick)
 
 
+_SECOND = {  # of the second paper: title, module, function
+    1: ("Softmax and its piecewise-linear form", "localization_softmax", "figure"),
+    2: ("Which positions propagate, by xi and eta", "localization_propagation", "figure_2"),
+    3: ("Propagation near the limit of Lemma 2", "localization_propagation", "figure_3"),
+    4: ("The lower bound of attention entropy", "localization_entropy", "figure"),
+    5: ("Simulated propagation and entropy of random walks", "localization_simulation", "figure"),
+}
 FIGURES = {
     figure.id: figure
     for figure in (
-        Figure("localization-fig1", "Softmax and its piecewise-linear form", "localization_softmax"),
-        Figure("localization-fig2", "Which positions propagate, by xi and eta", "localization_propagation", "figure_2"),
-        Figure("localization-fig3", "Propagation near the limit of Lemma 2", "localization_propagation", "figure_3"),
-        Figure("localization-fig4", "The lower bound of attention entropy", "localization_entropy"),
-        Figure("localization-fig5", "Simulated propagation and entropy of random walks", "localization_simulation"),
-        Figure("hopfield-bounds", "The residual of attention-only networks and its bounds", "hopfield_bounds"),
-        Figure("hopfield-table1", "Appendix Table 1: the residual ratio by depth", "hopfield_table1", time="3 min"),
+        *(
+            Figure(f"localization-fig{number}", *about, stands_for=f"Figure {number}")
+            for number, about in _SECOND.items()
+        ),
+        Figure(
+            "hopfield-bounds",
+            "The residual of attention-only networks and its bounds",
+            "hopfield_bounds",
+            stands_for="appendix D, Theorem D.3",
+        ),
+        Figure(
+            "hopfield-table1",
+            "Appendix Table 1: the residual ratio by depth",
+            "hopfield_table1",
+            time="2 min",
+            stands_for="appendix Table 1",
+        ),
         Figure(
             "hopfield-similarity-trained",
             "Cosines of token pairs in models that others trained",
             "hopfield_violins",
             "similarity",
+            stands_for="appendix Figures 4 to 12, on other models",
         ),
         Figure(
             "hopfield-entropy-trained",
             "Entropies of attention rows in models that others trained",
             "hopfield_violins",
             "entropy",
+            stands_for="appendix Figures 13 to 20, on other models",
         ),
-        Figure("hopfield-retrieval", "A continuous Hopfield network retrieves digits", "hopfield_retrieval"),
+        Figure(
+            "hopfield-retrieval",
+            "A continuous Hopfield network retrieves digits",
+            "hopfield_retrieval",
+            stands_for="appendix F",
+        ),
     )
 }

@@ -60,7 +60,8 @@ def similarity(size: Size, tick: Callable[[], object]) -> Result:
     )
     shapes = {name: r.histograms["cosine"].query("kind == 'raw'") for name, r in reports.items()}
     verdict = TREND if grouped == len(reports) else NOT_SEEN if not grouped else f"{TREND} in {grouped} models"
-    return _result(table, shapes, sentences, (WIDTH, COARSER), "cosine", size, verdict)
+    words = ("Cosines of token pairs in trained models, by layer", "cosine")
+    return _result(table, shapes, sentences, (WIDTH, COARSER), words, size, verdict)
 
 
 def entropy(size: Size, tick: Callable[[], object]) -> Result:
@@ -80,7 +81,8 @@ def entropy(size: Size, tick: Callable[[], object]) -> Result:
         name: r.histograms["entropy"].groupby(["layer", "low"], as_index=False)["count"].sum()
         for name, r in reports.items()
     }
-    return _result(table, shapes, sentences, (WIDTH, 1), "entropy in nats", size, OUT_OF_REACH)
+    words = ("Entropies of attention rows in trained models, by layer", "entropy in nats")
+    return _result(table, shapes, sentences, (WIDTH, 1), words, size, OUT_OF_REACH)
 
 
 def _layers(reports: Mapping[str, Diagnosis], columns: list[str]) -> pd.DataFrame:
@@ -93,18 +95,19 @@ def _result(
     shapes: Mapping[str, pd.DataFrame],
     sentences: list[str],
     bins: tuple[float, int],
-    unit: str,
+    words: tuple[str, str],
     size: Size,
     verdict: str,
 ) -> Result:
+    """Table, chart and words; `bins` are the width of a bin and how many are drawn as one, `words` title and unit."""
     from uncollapse.report.violin_panels import violin_panels
 
-    title = ("Trained models by layer", "stock self-attention; green: the mean")
+    title = (words[0], "stock self-attention; green: the mean")
     last = table.groupby("model", sort=False).tail(1)
     limits = "None of these models inherits scores, so the papers' comparison cannot be made on them; they show what "
     return Result(
         table=table,
-        chart=violin_panels(shapes, *bins, title, unit),
+        chart=violin_panels(shapes, *bins, title, words[1]),
         sentences=[*sentences, f"{limits}trained attention looks like without it."],
         reading_aid="A violin shows all values of a layer. Cosines at 1: tokens that point the same way. Entropy at 0: "
         "rows that look at one key.",

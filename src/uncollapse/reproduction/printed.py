@@ -7,7 +7,7 @@ of one run each; neither paper gives seeds or error bars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 TABLE1 = {  # appendix Table 1: residual ratio by depth, attention-only ViT-T on CIFAR-10, at initialisation
@@ -56,6 +56,30 @@ SKIP_FREE = {  # main text, Table 7: no residual anywhere; (self-attention, hopf
     4: ((57.38, 85.74), (32.25, 64.39)),
     8: ((48.59, 80.34), (17.19, 49.90)),
     12: ((10.0, 10.0), (1.0, 1.0)),
+}
+
+# Appendix Figure 4, GPT-2 medium, layers 1 to 24: modes and medians of cosines, as printed beside the violins
+FIG_4_MODE_ATTENTION = (1.00,) * 24
+FIG_4_MODE_HOPFIELD = (
+    *(-0.60, 0.28, 0.32, -0.21, -0.48, -0.29, -0.44, 0.34, 0.49, 0.42, 0.55, 0.57),
+    *(-0.43, 0.21, 0.50, -0.58, -0.28, -0.25, -0.40, 0.29, 0.45, 0.22, -0.24, -0.29),
+)  # signs are faint in the scan that was read; no check depends on them
+FIG_4_MEDIAN_ATTENTION = (
+    *(0.02, 0.07, 0.44, 0.26, 0.05, 0.07, 0.02, 0.06, 0.43, 0.21, 0.03, 0.06),
+    *(0.03, 0.07, 0.45, 0.24, 0.04, 0.06, 0.02, 0.06, 0.43, 0.22, 0.04, 0.06),
+)
+FIG_4_MEDIAN_HOPFIELD = (
+    *(0.05, 0.17, 0.16, 0.17, 0.25, 0.02, 0.21, -0.05, 0.08, 0.25, 0.02, 0.00),
+    *(0.12, 0.33, 0.26, 0.01, 0.08, 0.17, 0.41, 0.20, 0.20, 0.30, 0.43, 0.38),
+)
+# Appendix Figure 6, ViT-S on CIFAR-10, layers 1 to 12, alpha = 0.5
+FIG_6_MODE_HOPFIELD = (0.16, -0.20, -0.23, -0.17, -0.16, -0.13, -0.18, -0.17, -0.33, -0.42, -0.31, -0.46)
+MODES: dict[str, dict[str, Sequence[float]]] = {  # of cosines by layer, by artefact: what they are of -> values
+    "hopfield-similarity-gpt2": {
+        "GPT-2 medium, self-attention": FIG_4_MODE_ATTENTION,
+        "GPT-2 medium, hopfield": FIG_4_MODE_HOPFIELD,
+    },
+    "hopfield-similarity-vit": {"ViT-S, hopfield": FIG_6_MODE_HOPFIELD},
 }
 
 

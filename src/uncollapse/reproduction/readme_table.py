@@ -1,4 +1,4 @@
-"""README's table of the central comparison, written between two marks by `uncollapse reproduce results`."""
+"""README's table of the central comparison and what it shows, written between two marks by `reproduce results`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,53 @@ import pandas as pd
 
 from .artefact import Gathered
 from .artefacts import ARTEFACTS
+from .cells.hopfield import PLAIN
 from .cells.store import Store
-from .results_page import SCALE, markdown
+from .results_page import PAGE, SCALE, markdown, so_far
 from .trained import beside, main_number
 
 README = Path("README.md")
 BEGIN, END = "<!-- table of `uncollapse reproduce results` -->", "<!-- end of the table -->"
-CENTRAL = {"hopfield-main-gpt2": "GPT, WikiText-2", "hopfield-main-vit": "ViT, CIFAR-10"}
+CENTRAL = {"hopfield-main-gpt2": "GPT", "hopfield-main-vit": "ViT"}
+TOLD = (*CENTRAL, "hopfield-similarity-vit", "localization-fig6")  # whose findings README tells
 
 
 def readme_text(root: Path) -> str | None:
-    """README with the table as the cells have it; None where there is no README with the two marks."""
+    """README with table and findings as the cells have it; None where there is no README with the two marks."""
     file = root / README
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         return None
-    return f"{before}{begin}\n\n{central_table(root)}\n{end}{after}"
+    parts = [part for part in (central_table(root), findings(root)) if part]
+    return f"{before}{begin}\n\n{chr(10).join(parts)}\n{end}{after}"
 
 
 def central_table(root: Path) -> str:
-    """Methods by rows; for each network our number, over how many seeds, and the paper's."""
+    """Methods by rows; for each network our number, its difference from self-attention, and the paper's number."""
     tables = []
     for id, network in CENTRAL.items():
-        gathered = Gathered(ARTEFACTS[id], ARTEFACTS[id].all_cells(SCALE), Store(root / "results/cells"))
+        gathered = _gathered(root, id)
         if gathered.records:
             number = main_number(gathered)
-            table = beside(gathered, [number]).astype(str).set_index("method")
-            names = {number: f"{network}: {number}", "seeds": f"seeds ({network})"}
-            tables.append(table.rename(columns=names))
+            table = beside(gathered, [number], PLAIN).astype(str).set_index("method")
+            table.columns = [f"{network}: {what}" for what in (number, f"against {PLAIN}", "seeds", "printed")]
+            tables.append(table)
     return markdown(pd.concat(tables, axis=1).fillna("").reset_index()) if tables else "No cell is in yet.\n"
+
+
+def findings(root: Path) -> str:
+    """A line for each artefact that README tells of: its verdict and its finding."""
+    lines = []
+    for id in TOLD:
+        gathered = _gathered(root, id)
+        if gathered.records:
+            result = ARTEFACTS[id].result(gathered)
+            verdict = so_far(gathered, result)
+            lines.append(f"- [{ARTEFACTS[id].title}]({PAGE}#{id}): **{verdict}**. {result.finding}".rstrip())
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _gathered(root: Path, id: str) -> Gathered:
+    return Gathered(ARTEFACTS[id], ARTEFACTS[id].all_cells(SCALE), Store(root / "results/cells"))

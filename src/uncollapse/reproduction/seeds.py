@@ -53,7 +53,9 @@ class Difference:
         return f"{self.gap:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
 
 
-def difference(number: str, base: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+def difference(
+    number: str, base: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE
+) -> Difference:
     """Compare the values of a number over the seeds of two methods.
 
     >>> print(difference("accuracy", [50.0, 51.0, 52.0], [60.0, 61.0, 62.0]))

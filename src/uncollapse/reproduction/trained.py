@@ -1,92 +1,111 @@
-"""Trained networks: our numbers beside the printed ones, and what a difference is worth."""
+"""Trained networks: our numbers beside the printed ones, differences between methods, and what was scaled down."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from uncollapse.training.compare.findings import weigh
-from uncollapse.training.compare.measures import FEWEST, Measure, shown, summarise
+from uncollapse.training.compare.measures import Measure, shown
 
 from .artefact import NOT_SEEN, TREND, Gathered
+from .cells.cell import Cell
 from .printed import PRINTED
+from .seeds import Difference, difference
 
 MEASURES = {
     "perplexity": Measure("perplexity", "perplexity", higher=False),
     "accuracy": Measure("accuracy", "accuracy in %", higher=True),
+    "eval_loss": Measure("eval_loss", "held-out loss", higher=False),
     "cosine_aligned": Measure("cosine_aligned", "share of token pairs with a cosine above 0.99, mean of layers"),
+    "cosine_mean": Measure("cosine_mean", "cosine of token pairs, mean of layers"),
+    "residual_ratio": Measure("residual_ratio", "residual ratio after the last layer"),
     "entropy_mean": Measure("entropy_mean", "entropy of attention rows in nats, mean of heads"),
-    "localisation": Measure("localisation", "localisation of rho, mean of heads"),
+    "entropy_normalised": Measure("entropy_normalised", "the same over the largest possible, mean of heads"),
+    "entropy_without_bias": Measure("entropy_without_bias", "the same with the query biases set to 0"),
+    "localisation": Measure("localisation", "localisation of rho, mean of heads (0: all keys alike, 1: one key)"),
+    "propagation_mean": Measure("propagation_mean", "rho, mean of keys and heads"),
+    "qk_trace": Measure("qk_trace", "tr W_QK, mean of heads"),
+    "qk_scale": Measure("qk_scale", "tr W_QK' W_QK, mean of heads"),
 }
-ONE_SEED = {"accuracy": 2.0}  # points: with one seed a smaller difference is taken for chance
-ONE_SEED_SHARE = 0.02  # the same for other numbers, as a share
 
 
-Row = dict[Hashable, Any]
+def row(values: Sequence[float]) -> dict[Hashable, Any]:
+    """Mean, spread (standard deviation) and number of seeds."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+    return {"mean": float(np.mean(values)), "spread": spread, "seeds": len(values)}
 
 
-def row(values: Sequence[float]) -> Row:
-    """Mean, spread and interval over seeds, as the words of comparisons take them."""
-    return {**dict(zip(("mean", "spread", "low", "high"), summarise(values), strict=True)), "seeds": len(values)}
+def means(gathered: Gathered, number: str) -> dict[str, float]:
+    """The mean over seeds of every label that has the number."""
+    return {label: float(np.mean(values)) for label, values in gathered.numbers(number).items()}
 
 
-def rows(gathered: Gathered, number: str) -> dict[str, Row]:
-    """The same of every label that is in."""
-    return {label: row(values) for label, values in gathered.numbers(number).items()}
+def against(gathered: Gathered, number: str, base: str, other: str) -> Difference:
+    """One label against another; both have the number."""
+    found = gathered.numbers(number)
+    return difference(number, found[base], found[other])
 
 
-def direction(base: Row, other: Row, number: str) -> int:
-    """-1, 0 or 1: whether the other is lower, not distinguishable, or higher.
-
-    With three seeds or more the bootstrap intervals must not overlap; with two, the means must differ by more than the
-    larger spread; with one, by more than 2 points of accuracy or 2 % of another number.
-    """
-    gap = other["mean"] - base["mean"]
-    if min(base["seeds"], other["seeds"]) >= FEWEST:
-        apart = other["low"] > base["high"] or other["high"] < base["low"]
-    elif min(base["seeds"], other["seeds"]) > 1:
-        apart = abs(gap) > max(base["spread"], other["spread"])
-    else:
-        apart = abs(gap) > ONE_SEED.get(number, ONE_SEED_SHARE * abs(base["mean"]))
-    return 0 if not apart else int(math.copysign(1, gap))
-
-
-def agreement(found: int, expected: int) -> str:
+def agreement(sign: int, expected: int) -> str:
     """The verdict on one comparison at a smaller scale than the paper's."""
-    if expected == found:
+    if sign == expected:
         return TREND
-    return NOT_SEEN if found == 0 else f"{NOT_SEEN}: the opposite"
+    return NOT_SEEN if sign == 0 else f"{NOT_SEEN}: the opposite"
 
 
-def compared(number: str, base: str, other: str, found: Mapping[str, Row]) -> str:
-    """A sentence on two labels."""
-    measure = MEASURES[number]
-    left, right = found[base], found[other]
-    words = measure.words[0].upper() + measure.words[1:]
-    return f"{words}: {other} {shown(right)} against {base} {shown(left)}, {weigh(measure, left, right)}."
+def in_all(verdicts: Sequence[str], what: str = "statements") -> str:
+    """One verdict from several: the trend in all of them, in some, or in none, and how many are the opposite."""
+    seen, opposite = sum(v == TREND for v in verdicts), sum("opposite" in v for v in verdicts)
+    if seen == len(verdicts):
+        return TREND
+    if opposite == len(verdicts):
+        return f"{NOT_SEEN}: the opposite"
+    contrary = f" (the opposite in {opposite})" if opposite else ""
+    return (f"{TREND} in {seen} of {len(verdicts)} {what}" if seen else NOT_SEEN) + contrary
 
 
-def beside(gathered: Gathered, numbers: Sequence[str]) -> pd.DataFrame:
-    """Ours, with the printed number where the paper has one; a row a label."""
+def better(number: str, found: Difference) -> str:
+    """What a difference is in words."""
+    if not found.sign:
+        return "not distinguishable"
+    higher = MEASURES[number].higher
+    if higher is None:
+        return "higher" if found.sign > 0 else "lower"
+    return "better" if (found.sign > 0) == higher else "worse"
+
+
+def beside(gathered: Gathered, numbers: Sequence[str], base: str | None = None) -> pd.DataFrame:
+    """A row a label: our numbers, the first one's difference from `base`, and the printed one if the paper has one."""
     printed = PRINTED.get(gathered.artefact.id)
-    tables = {number: rows(gathered, number) for number in numbers}
+    tables = {number: gathered.numbers(number) for number in numbers}
     found = []
     for label in gathered.labels:
         line: dict[str, Any] = {"method": label}
-        for number, by_label in tables.items():
-            if label in by_label:
-                own = by_label[label]
-                spread = f" ± {shown(own, own['spread'])}" if own["seeds"] > 1 else ""
-                line[number] = f"{shown(own)}{spread}"
-                line["seeds"] = own["seeds"]
+        for number, values in tables.items():
+            line[number] = _number(values[label]) if label in values else ""
+            if number == numbers[0] and base is not None:
+                apart = label != base and {label, base} <= set(values)
+                line[f"against {base}"] = str(against(gathered, number, base, label)) if apart else ""
+        line["seeds"] = len(tables[numbers[0]].get(label, []))
         if printed is not None:
             value = printed.values.get(label)
             line[f"printed {printed.number} ({printed.setting})"] = "" if value is None else f"{value:g}"
         found.append(line)
     return pd.DataFrame(found).fillna("")
+
+
+def _number(values: Sequence[float]) -> str:
+    own = row(values)
+    return shown(own) + (f" ± {shown(own, own['spread'])}" if own["seeds"] > 1 else "")
+
+
+def legend(names: Sequence[str]) -> str:
+    """What the columns of a table are, for those whose names do not say it."""
+    told = [f"*{name}*: {MEASURES[name].words}" for name in names if name in MEASURES and MEASURES[name].words != name]
+    return "; ".join(told) + "." if told else ""
 
 
 def main_number(gathered: Gathered) -> str:
@@ -101,15 +120,27 @@ def settings(gathered: Gathered) -> dict[str, Any]:
 
 
 def scaled_down(gathered: Gathered) -> str:
-    """What is smaller than in the paper, in words."""
-    cell = next(iter(gathered.records))[0] if gathered.records else gathered.cells[0]
-    if cell.scale == "paper":
+    """What is smaller than in the paper, in words: ours and the paper's setting."""
+    if gathered.cells[0].scale == "paper":
         return "The paper's own setting."
-    s = cell.settings
-    what = "words" if s.get("family") == "post-norm" else "tokens" if "vocab_size" in s else ""
-    data = f"{s['vocab_size']:,} {what}, length {s['length']}" if what else f"{s.get('image_size')} pixels"
-    layers, heads = (f"{s[name]} {name[:-1]}{'s' * (s[name] > 1)}" for name in ("layers", "heads"))
+    ours, theirs = described(gathered.cells), described(gathered.artefact.all_cells("paper", 1))
     return (
-        f"Scaled down: {s['data']}, {data}, {layers} of width {s['width']}, {heads}, {s['steps']} updates of "
-        f"{s['batch_size']}, rate {s['learning_rate']:g}; recipe {cell.recipe}."
+        f"Scaled down. Here: {ours} (recipe {gathered.cells[0].recipe}). The paper's, with `--scale paper`: {theirs}."
+    )
+
+
+def described(cells: Sequence[Cell]) -> str:
+    """Data, size of the network and budget of cells that differ in the method, and perhaps in depth."""
+    s: Mapping[str, Any] = cells[0].settings
+    words = f"{s['vocab_size']:,} {'words' if s['family'] == 'post-norm' else 'tokens'}, " if "vocab_size" in s else ""
+    data = f"{words}length {s['length']:,}" if "length" in s else f"{s['image_size']} pixels"
+    depths = sorted({int(cell.settings["layers"]) for cell in cells})
+    layers = f"{depths[0]} to {depths[-1]} layers" if len(depths) > 1 else f"{depths[0]} layer{'s' * (depths[0] > 1)}"
+    heads = f"{s['heads']} head{'s' * (s['heads'] > 1)}"
+    length = f"{s['steps']:,} updates" if "steps" in s else f"{s['epochs']:g} epochs in batches"
+    held_out = cells[0].resolved().eval_examples
+    evaluated = f", evaluated on {held_out:,} examples" if held_out else ""
+    return (
+        f"{s['data']}, {data}, {layers} of width {s['width']}, {heads}, {length} of {s['batch_size']:,}, rate "
+        f"{s['learning_rate']:g}{evaluated}"
     )

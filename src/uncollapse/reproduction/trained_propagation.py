@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from .artefact import NOT_SEEN, TREND, Gathered
 from .cells.localization import PLAIN
 from .figure import Result
-from .trained import beside, direction, rows, scaled_down, settings
+from .seeds import difference
+from .trained import agreement, beside, in_all, row, scaled_down, settings
 from .trained_penalty import STRONGEST
 
 NUMBER = "localisation"
+UNIFORM = 0.1  # localisation below which propagation counts as uniform
 
 
 def result(gathered: Gathered) -> Result:
@@ -27,29 +30,42 @@ def result(gathered: Gathered) -> Result:
         ignore_index=True,
     )
     rho = rho.groupby(["label", "step", "position"], as_index=False, sort=False)["rho"].mean()
-    verdict, sentences = _verdict(gathered, rho)
+    verdict, sentences = _verdict(gathered)
     return Result(
         table=rho,
         chart=propagation_chart(rho, gathered.labels, BINS, gathered.artefact.title),
         sentences=[gathered.progress(), *sentences, *gathered.training(), scaled_down(gathered)],
         reading_aid="A column is a diagnosis of the network; horizontal stripes are positions whose signal arrives "
         "more often than that of others.",
-        summary=beside(gathered, [NUMBER, "propagation_mean", "qk_trace", "qk_scale"]),
+        summary=beside(gathered, [NUMBER, "propagation_mean", "qk_trace", "qk_scale"], PLAIN),
         settings=settings(gathered),
         verdict=verdict,
     )
 
 
-def _verdict(gathered: Gathered, rho: pd.DataFrame) -> tuple[str, list[str]]:
-    found = rows(gathered, NUMBER)
+def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
+    """Both halves of the caption, on the mean over training: stripes with LocAteR, uniform without."""
+    found = over_training(gathered)
     if not {PLAIN, STRONGEST} <= set(found):
         return "pending", []
-    seen = direction(found[PLAIN], found[STRONGEST], NUMBER) > 0
-    last = rho[rho["step"] == rho["step"].max()].groupby("label")["rho"].agg(["min", "max"])
-    spans = "; ".join(f"{label} {span['min']:.2f} to {span['max']:.2f}" for label, span in last.iterrows())
-    verdict = TREND if seen else NOT_SEEN
-    return verdict, [
-        "Claim: with LocAteR a few tokens propagate more than the others (stripes), without it propagation is uniform. "
-        f"Localisation: {STRONGEST} {found[STRONGEST]['mean']:.3g}, {PLAIN} {found[PLAIN]['mean']:.3g}: {verdict}.",
-        f"Rho over the positions at the end, lowest to highest: {spans}.",
+    gap, plain = difference(NUMBER, found[PLAIN], found[STRONGEST]), float(np.mean(found[PLAIN]))
+    stripes, uniform = agreement(gap.sign, 1), TREND if plain < UNIFORM else NOT_SEEN
+    last = {label: row(values)["mean"] for label, values in gathered.numbers(NUMBER).items()}
+    told = "; ".join(
+        f"{label} {np.mean(values):.3f} on the mean over training, {last[label]:.3f} at its end"
+        for label, values in found.items()
+        if label in last
+    )
+    return in_all([stripes, uniform], "halves"), [
+        "Claim: with LocAteR a few tokens propagate more than the others (stripes); without it propagation is uniform "
+        f"at each time. Localisation of rho (0: all keys alike, 1: one key): {told}.",
+        f"Stripes with LocAteR: {gap} against no penalty, {stripes}. Uniform without it (below {UNIFORM:g}): "
+        f"{plain:.3f}, {uniform}.",
     ]
+
+
+def over_training(gathered: Gathered) -> dict[str, list[float]]:
+    """The localisation, mean of all diagnoses of a run: by label, a list over the seeds."""
+    curves = gathered.curves("step", [NUMBER])
+    by_run = curves.groupby(["label", "seed"], sort=False)["value"].mean().reset_index()
+    return {str(label): own["value"].tolist() for label, own in by_run.groupby("label", sort=False)}

@@ -11,9 +11,12 @@ import pytest
 from uncollapse.cli import claims as command
 from uncollapse.cli import main
 from uncollapse.report.claims_markdown import claims_markdown, count_table
-from uncollapse.report.claims_page import claims_page
+from uncollapse.report.claims_page import FALLS, STANDS, claims_page
+from uncollapse.reproduction.claims.audit import audit
 from uncollapse.reproduction.claims.claim import CLAIMS
 from uncollapse.reproduction.claims.registry import claims
+
+from .made_cells import written
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))
@@ -71,13 +74,24 @@ def test_mistakes_are_one_sentence(arguments, sentence, capsys):
 
 def test_cells_can_lie_elsewhere(tmp_path, capsys):
     claim = claims()["hopfield-main-gpt2"]
-    folder = tmp_path / "cells"
-    folder.mkdir()
-    for number, cell in enumerate(claim.mutation.cells):
-        (folder / f"{number}.json").write_text(json.dumps(cell), encoding="utf-8")
+    run = written(tmp_path / "cells", claim.mutation.cells)
     arguments = ["reproduce", "claims", "--only", claim.id, "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--cells", str(folder)]) == 0
+    assert main([*arguments, "--cells", str(run.cells)]) == 0
     assert "   1  holds" in capsys.readouterr().out
+
+
+def test_a_trained_claim_that_fails_leaves_the_conclusion_open(tmp_path):
+    claim = claims()["hopfield-main-gpt2"]
+    (row,) = audit([claim], written(tmp_path, claim.opposite.cells))
+    assert (row["verdict"], row["survives"]) == ("fails", None)
+    assert row["consequence"] == claim.for_user("fails")
+    assert row["changed"] == {"says": "made-up cells that agree with it", "verdict": "holds"}
+    record = RECORD | {"claims": [row]}
+    for page in (claims_page(record, lambda check: None, ""), claims_markdown(record)):
+        assert row["consequence"] in page
+        assert STANDS not in page
+        assert FALLS not in page
+        assert "Right form" not in page
 
 
 def test_code_is_linked_in_the_repository_if_it_is_known(monkeypatch, tmp_path):
@@ -119,10 +133,17 @@ def test_readme_and_docs_give_the_committed_numbers():
     section = readme.split("## What the audit found", 1)[1].split("\n## ", 1)[0]
     assert f"{total} statements" in section
     for verdict, words in (("holds", "{} hold"), ("holds under a condition", "{} hold under a condition"),
-                           ("fails", "{} fail as printed"), ("pending", "{} wait for trained networks")):  # fmt: skip
-        assert words.format(counts[verdict]) in section, f"README should say {words.format(counts[verdict])!r}"
+                           ("fails", "{} fail as printed"), ("pending", "{} wait for trained networks"),
+                           ("cannot be checked at this scale", "{} cannot be checked at this scale")):  # fmt: skip
+        if verdict in counts:
+            assert words.format(counts[verdict]) in section, f"README should say {words.format(counts[verdict])!r}"
+        else:
+            assert words.format("").strip() not in section, f"README counts what is no more: {verdict}"
     standing = sum(row["survives"] is True for row in RECORD["claims"])
     assert f"in {standing} of these the conclusion stands" in section
+    unjudged = sum(row["verdict"] == "fails" and row["survives"] is None for row in RECORD["claims"])
+    if unjudged:
+        assert f"for {unjudged} about trained networks that is not judged" in section
     assert "docs/images/claims.png" in section
     room = (ROOT / "docs/audit.md").read_text(encoding="utf-8")
     for line in count_table(RECORD):

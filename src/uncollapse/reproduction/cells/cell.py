@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from uncollapse.training.recipe import Recipe, resolve
@@ -48,7 +49,7 @@ class Cell:
         keys = {**self.keys, "seed": self.seed}
         return resolve(self.recipe, **keys, **({"model": model} if model else {}))
 
-    @property
+    @cached_property
     def definition(self) -> str:
         """A fingerprint of the training: equal for cells that train the same network, in whatever artefact."""
         keys = {name: value for name, value in asdict(self.resolved()).items() if name not in IRRELEVANT}
@@ -56,7 +57,7 @@ class Cell:
             keys["model"] = self.base.definition
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """What a reader has to know: the size of network, data and budget, and the method's own numbers."""
         recipe = asdict(self.resolved())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..printed import SHARES
 from .cell import Cell, Scale
 from .tiny import at_scale
 
@@ -18,10 +19,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "realformer": {"rule": "realformer", "alpha": None},
     "revit": {"rule": "revit", "alpha": None},
 }
+STRONGER = {"hopfield-0.7": {"rule": "hopfield", "alpha": 0.7, "alpha_hidden": 0.7}}  # the paper's ViT has it, too
 PLAIN, OURS = "self-attention", "hopfield"
 IN_VIOLINS = ("self-attention", "hopfield", "alpha-only", "alpha-hidden-only")
-GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
-DEPTHS = (1, 2, 4, 8)
+GRID = {  # of the ablation
+    "laptop": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "tiny": (0.0, 0.5, 1.0),
+    "paper": SHARES,
+}
+DEPTHS = {"laptop": (1, 2, 4, 8), "tiny": (1, 2), "paper": (1, 2, 4, 8, 12)}  # of the networks without residuals
 # Budgets of a cell of some four minutes on two quiet cores, seven on one; the same for every method.
 BUDGET: dict[str, dict[str, Any]] = {
     "gpt2-laptop": {"steps": 600, "eval_every": 120, "eval_examples": 512, "save_every": 60, "diagnose_every": 300},
@@ -44,16 +50,18 @@ def network(artefact: str, label: str, method: str, seed: int, scale: Scale, mod
 
 def main_cells(artefact: str, model: str, scale: Scale, seeds: int, methods: Sequence[str] = ()) -> list[Cell]:
     """The central comparison."""
+    known = METHODS | (STRONGER if scale == "paper" and model == "vit" else {})
     return [
-        network(artefact, name, name, seed, scale, model, **METHODS[name])
+        network(artefact, name, name, seed, scale, model, **known[name])
         for seed in range(seeds)
-        for name in methods or METHODS
+        for name in methods or known
     ]
 
 
 def ablation_cells(scale: Scale, seeds: int) -> list[Cell]:
     """One of alpha and alpha' varies, the other is 0.5; and plain self-attention."""
-    pairs = list(dict.fromkeys([*((0.5, value) for value in GRID), *((value, 0.5) for value in GRID)]))
+    grid = GRID[scale]
+    pairs = list(dict.fromkeys([*((0.5, value) for value in grid), *((value, 0.5) for value in grid)]))
     data = {"data": "cifar-100"} if scale == "paper" else {}
     return [
         network("hopfield-ablation", label, method, seed, scale, "vit", **keys, **data)
@@ -82,7 +90,7 @@ def skipfree_cells(scale: Scale, seeds: int) -> list[Cell]:
             **METHODS[name] | {"residual": False, "layers": depth, "drop_path": 0.0},
         )
         for seed in range(seeds)
-        for depth in (DEPTHS if scale != "tiny" else DEPTHS[:2])
+        for depth in DEPTHS[scale]
         for name in (PLAIN, OURS)
     ]
 

@@ -57,8 +57,9 @@ def penalty_cells(artefact: str, scale: Scale, seeds: int) -> list[Cell]:
 
 
 def propagation_cells(scale: Scale, seeds: int) -> list[Cell]:
-    """Figure 7: two networks of Figure 6."""
-    chosen = {label: found for label, found in penalties(False).items() if label in (PLAIN, "kappa-mean-1")}
+    """Figure 7: two networks of Figure 6, and between them the one with kappa_1 alone."""
+    shown = (PLAIN, "kappa-mean-1", "kappa-mean-0")
+    chosen = {label: found for label, found in penalties(False).items() if label in shown}
     return [
         _cell("localization-fig7", "localization-fig6", label, method, seed, scale, kappas)
         for seed in range(seeds)

@@ -55,6 +55,7 @@ def audit(chosen: Iterable[Claim], run: Run, tick: Callable[[], object] = lambda
 
 def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
     """A claim and its evidence as plain data."""
+    turn = claim.turn(found.verdict)
     return {
         "id": claim.id,
         "paper": claim.paper,
@@ -67,8 +68,8 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "standard_error": None if found.standard_error is None else _plain(found.standard_error),
         "corrected": claim.corrected,
         "survives": claim.survives if found.verdict == FAILS else None,
-        "consequence": claim.consequence,
-        "changed": {"says": claim.mutation.says, "verdict": claim.mutation.verdict},
+        "consequence": claim.for_user(found.verdict),
+        "changed": {"says": turn.says, "verdict": turn.verdict},
         "artefacts": list(claim.artefacts),
         "plot": None if found.plot is None else _plain(asdict(found.plot)),
         "check": code(claim),

@@ -1,47 +1,88 @@
 """Cells: results of trained networks, one JSON file each, under `results/cells/`.
 
-A cell is {"artefact": "hopfield-main-gpt2", "method": "self-attention", "seed": 0, "settings": {"model": "small"},
-"numbers": {"perplexity": 22.9}}, with "curves" over the updates beside them; further keys are ignored. Cells with the
-same artefact, settings and method differ by their seed alone. A comparison is made within one artefact and one set of
-settings, apart from the method's own numbers (alpha, alpha_hidden, kappa_scale, kappa_mean).
+A cell is {"artefact": "hopfield-main-gpt2", "method": "self-attention", "label": "self-attention", "seed": 0,
+"settings": {"layers": 6}, "numbers": {"perplexity": 22.9}, "status": "finished"}, with "curves" over the updates beside
+them; further keys are ignored. Cells with the same artefact, settings and method differ by their seed alone. A
+comparison is made within one artefact and one set of settings, apart from the method's own numbers (alpha,
+alpha_hidden, kappa_scale, kappa_mean).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.stats import linregress
-from scipy.stats import t as student
-
-from .claim import PENDING, Evidence, Run, judge
+from ..artefacts import ARTEFACTS
+from ..cells.cell import OWN
 
 Cell = Mapping[str, Any]
 Number = str | Callable[[Cell], float | None]  # the name of a number of a cell, or computed from the cell
-Wanted = Callable[[float, float], bool | None]  # of a confidence interval: as claimed, opposed, or neither
-FEWEST_SEEDS = 2  # below, there is no standard error
-FEWEST_LEVELS = 3  # of kappa_2: two would leave no scatter about a line
-TINY = "tiny"  # the scale of cells that only try the code
-CONFIDENCE = 0.95
-OWN_SETTINGS = ("alpha", "alpha_hidden", "kappa_scale", "kappa_mean")  # of the method; the one compared with has none
+TINY, LAPTOP = "tiny", "laptop"  # scales: of cells that only try the code; of those that are planned
+FINISHED = "finished"  # the status of a network that was trained to the end; others have no final number
 
 
-def cells(artefact: str, folder: Path) -> list[Cell]:
-    """The cells of an artefact, sorted by file name; an artefact ending in * stands for all that begin like it.
+@dataclass(frozen=True)
+class Found:
+    """The cells of some artefacts and methods: what is in, and how much of what is planned is not."""
 
-    >>> cells("hopfield-main-gpt2", Path("no/such/folder"))
+    artefacts: Sequence[str]
+    finished: Sequence[Cell]
+    diverged: Sequence[Cell]
+    planned: int
+    missing: int  # of those planned
+
+    @property
+    def count(self) -> int:
+        """How many cells are in, diverged ones too."""
+        return len(self.finished) + len(self.diverged)
+
+
+def gather(folder: Path, artefacts: Sequence[str], methods: Sequence[str]) -> Found:
+    """Read the cells of some methods and compare them with the plan.
+
+    >>> gather(Path("no/such/folder"), ["hopfield-main-gpt2"], ["hopfield", "self-attention"]).missing
+    6
+    """
+    there = [cell for cell in cells(artefacts, folder) if cell.get("method") in methods]
+    planned = {
+        (artefact, cell.label, cell.seed)
+        for artefact in artefacts
+        if artefact in ARTEFACTS
+        for cell in ARTEFACTS[artefact].all_cells("laptop")
+        if cell.method in methods
+    }
+    known = {
+        (cell["artefact"], cell.get("label"), cell["seed"])
+        for cell in there
+        if cell.get("settings", {}).get("scale") == LAPTOP
+    }
+    done = [cell.get("status", FINISHED) == FINISHED for cell in there]
+    return Found(
+        artefacts,
+        [cell for cell, fine in zip(there, done, strict=True) if fine],
+        [cell for cell, fine in zip(there, done, strict=True) if not fine],
+        len(planned),
+        len(planned - known),
+    )
+
+
+def cells(artefacts: Sequence[str], folder: Path) -> list[Cell]:
+    """The cells of some artefacts, sorted by file name, without those that only try the code.
+
+    >>> cells(["hopfield-main-gpt2"], Path("no/such/folder"))
     []
     """
-    if not folder.is_dir():
-        return []
     every = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
     every = [cell for cell in every if cell.get("settings", {}).get("scale") != TINY]
-    if artefact.endswith("*"):
-        return [cell for cell in every if str(cell.get("artefact", "")).startswith(artefact[:-1])]
-    return [cell for cell in every if cell.get("artefact") == artefact]
+    return [cell for cell in every if cell.get("artefact") in artefacts]
+
+
+def one_seed_planned(artefact: str) -> bool:
+    """Whether an artefact is planned with one seed, so that there will never be more."""
+    return artefact in ARTEFACTS and ARTEFACTS[artefact].seeds == 1
 
 
 def read(cell: Cell, number: Number) -> float | None:
@@ -60,161 +101,38 @@ def named(number: Number) -> str:
     return words[:1].lower() + words[1:]
 
 
-def values(found: Sequence[Cell], method: str, number: Number) -> dict[tuple[str, str], list[float]]:
-    """The number of a method, a list over the seeds, by (artefact and settings, the method's own settings)."""
-    grouped: dict[tuple[str, str], list[float]] = {}
+@dataclass(frozen=True)
+class Setting:
+    """Artefact and settings that cells must have in common to be compared, and the method's own."""
+
+    artefact: str
+    shared: tuple[str, ...]
+    own: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join((self.artefact, *self.shared, *self.own))
+
+    @property
+    def base(self) -> Setting:
+        """The same without the method's own settings."""
+        return Setting(self.artefact, self.shared)
+
+
+def setting(cell: Cell) -> Setting:
+    """The setting of a cell."""
+    pairs = sorted(cell.get("settings", {}).items())
+    shared, own = (tuple(f"{name} {value}" for name, value in pairs if (name in OWN) is mine) for mine in (False, True))
+    return Setting(str(cell["artefact"]), shared, own)
+
+
+def values(found: Sequence[Cell], method: str, number: Number) -> dict[Setting, list[float]]:
+    """The number of a method, a list over the seeds, by setting."""
+    grouped: dict[Setting, list[float]] = {}
     for cell in found:
         value = read(cell, number)
         if cell.get("method") == method and value is not None:
-            grouped.setdefault((shared(cell), own(cell)), []).append(value)
+            grouped.setdefault(setting(cell), []).append(value)
     return grouped
-
-
-def shared(cell: Cell) -> str:
-    """Artefact and settings that cells must have in common to be compared."""
-    settings = sorted(cell.get("settings", {}).items())
-    return ", ".join(
-        [str(cell["artefact"]), *(f"{name} {value}" for name, value in settings if name not in OWN_SETTINGS)]
-    )
-
-
-def own(cell: Cell) -> str:
-    """The method's own settings."""
-    settings = sorted(cell.get("settings", {}).items())
-    return ", ".join(f"{name} {value}" for name, value in settings if name in OWN_SETTINGS)
-
-
-def waiting(run: Run, artefacts: Sequence[str]) -> Evidence:
-    """The evidence while cells are missing."""
-    there = sum(len(cells(artefact, run.cells)) for artefact in artefacts)
-    state = f"{there} cells are in, too few to tell" if there else "No trained networks are in yet"
-    return Evidence(
-        PENDING, f"{state}: this is decided by the cells of {', '.join(artefacts)}.", {"cells found": there}
-    )
-
-
-def compare(
-    run: Run,
-    artefacts: Sequence[str],
-    number: Number,
-    method: str,
-    against: str,
-    wanted: Wanted,
-    *,
-    some: bool = False,
-    share: float = 1.0,
-) -> Evidence:
-    """Whether `method` stands to `against` as claimed in every setting that both were trained in, or in `some`.
-
-    `wanted` judges the confidence interval of the difference (Student, seeds taken as independent). With a `share`
-    below 1 the number must also be below that share of the other's for the claim to hold in full.
-    """
-    found = [cell for artefact in artefacts for cell in cells(artefact, run.cells)]
-    ours = values(found, method, number)
-    theirs = {shared: seeds for (shared, _), seeds in values(found, against, number).items()}
-    pairs = {
-        f"{shared}, {own}".rstrip(", "): (seeds, theirs[shared])
-        for (shared, own), seeds in ours.items()
-        if shared in theirs and min(len(seeds), len(theirs[shared])) >= FEWEST_SEEDS
-    }
-    confidence = 1.0 - (1.0 - CONFIDENCE) / len(pairs) if some and pairs else CONFIDENCE  # one of many may be luck
-    numbers: dict[str, float | int | str] = {}
-    agree, in_full = [], []
-    for name, (left, right) in pairs.items():
-        difference, half = interval(left, right, confidence)
-        agree.append(wanted(difference - half, difference + half))
-        in_full.append(agree[-1] is True and (share == 1.0 or np.mean(left) <= share * np.mean(right)))
-        numbers[f"{name}: difference of {named(number)}"] = f"{difference:.4g} ± {half:.2g}"
-    what = f"{method} against {against}, {named(number)}"
-    if some:
-        in_full = [any(in_full)]
-    return _decided(run, artefacts, what, agree, in_full, numbers)
-
-
-def _decided(
-    run: Run,
-    artefacts: Sequence[str],
-    what: str,
-    agree: Sequence[bool | None],
-    in_full: Sequence[bool],
-    numbers: Mapping[str, float | int | str],
-) -> Evidence:
-    """From what the intervals say (as claimed, opposed, or neither) to a verdict."""
-    if not agree:
-        return waiting(run, artefacts)
-    yes, no = sum(one is True for one in agree), sum(one is False for one in agree)
-    counted = (
-        f"{what}: as claimed in {yes} of {len(agree)} settings, opposed in {no}, undecided in {len(agree) - yes - no}, "
-        f"at {CONFIDENCE:.0%} confidence over seeds."
-    )
-    if yes == no == 0:
-        return Evidence(PENDING, f"{counted} More seeds are needed.", numbers)
-    return Evidence(judge(all(in_full), yes > 0), counted, numbers)
-
-
-def trend(run: Run, artefacts: Sequence[str], number: Number, methods: Sequence[str], wanted: Wanted) -> Evidence:
-    """Whether a number changes with kappa_2 as claimed: the slope over the rank of kappa_2, in every setting.
-
-    `methods` are those that share kappa_1 and differ in kappa_2. All seeds go into one straight line; the scatter about
-    it gives the confidence interval of its slope (Student).
-    """
-    found = [cell for artefact in artefacts for cell in cells(artefact, run.cells) if cell.get("method") in methods]
-    points: dict[str, list[tuple[float, float]]] = {}
-    for cell in found:
-        kappa, value = cell.get("settings", {}).get("kappa_mean"), read(cell, number)
-        if kappa is not None and value is not None:
-            points.setdefault(shared(cell), []).append((float(kappa), value))
-    numbers: dict[str, float | int | str] = {}
-    agree = []
-    for name, own_points in points.items():
-        levels = sorted({kappa for kappa, _ in own_points})
-        if len(levels) < FEWEST_LEVELS or len(own_points) <= FEWEST_LEVELS:
-            continue
-        fit = linregress([levels.index(kappa) for kappa, _ in own_points], [value for _, value in own_points])
-        half = float(student.ppf(0.5 + CONFIDENCE / 2, len(own_points) - 2) * fit.stderr)
-        agree.append(wanted(float(fit.slope) - half, float(fit.slope) + half))
-        numbers[f"{name}: change of {named(number)} a step of kappa_2"] = f"{fit.slope:.4g} ± {half:.2g}"
-    return _decided(run, artefacts, f"{named(number)} over kappa_2", agree, [one is True for one in agree], numbers)
-
-
-def level(run: Run, artefacts: Sequence[str], number: Number, methods: Sequence[str], wanted: Wanted) -> Evidence:
-    """Whether a number of each method itself is as claimed: the confidence interval of its mean over seeds."""
-    found = [cell for artefact in artefacts for cell in cells(artefact, run.cells)]
-    numbers: dict[str, float | int | str] = {}
-    agree = []
-    for method in methods:
-        for (setting, ours), seeds in values(found, method, number).items():
-            if len(seeds) >= FEWEST_SEEDS:
-                mean, half = interval(seeds, [0.0, 0.0])
-                agree.append(wanted(mean - half, mean + half))
-                numbers[f"{setting}, {ours}, {method}: {named(number)}"] = f"{mean:.4g} ± {half:.2g}"
-    return _decided(run, artefacts, named(number), agree, [one is True for one in agree], numbers)
-
-
-def interval(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Difference of two means and half its confidence interval (Welch).
-
-    >>> interval([1.0, 1.0], [3.0, 3.0])
-    (-2.0, 0.0)
-    """
-    a, b = np.asarray(ours), np.asarray(theirs)
-    parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
-    error = parts.sum()
-    if error == 0.0:
-        return float(a.mean() - b.mean()), 0.0
-    freedom = error**2 / (parts**2 / [len(a) - 1, len(b) - 1]).sum()
-    half = student.ppf(0.5 + confidence / 2, freedom) * np.sqrt(error)
-    return float(a.mean() - b.mean()), float(half)
-
-
-def below_zero(low: float, high: float) -> bool | None:
-    """The difference is negative: yes, no, or undecided."""
-    return True if high < 0.0 else False if low > 0.0 else None
-
-
-def above_zero(low: float, high: float) -> bool | None:
-    """The difference is positive: yes, no, or undecided."""
-    return below_zero(-high, -low)
 
 
 def made_up(

@@ -76,18 +76,31 @@ class Claim:
     id: str
     place: str
     statement: str
-    consequence: str
+    consequence: str | Mapping[Verdict, str]  # for a user; by verdict where cells that are yet to come decide
     mutation: Mutation
     check: Callable[..., Evidence]
     corrected: str = ""  # the right form; empty where the printed one is right or nothing is known to put in its place
-    survives: bool = True  # where it fails: whether what the paper concludes from it stands in the right form; judged
+    # where it fails: whether what the paper concludes from it stands in the right form, by our judgement; None: not
+    # judged
+    survives: bool | None = True
     monte_carlo: bool = False
     artefacts: tuple[str, ...] = ()  # reproductions whose cells decide
+    opposite: Mutation | None = None  # a second mutation, for a claim whose verdict is not known beforehand
 
     @property
     def paper(self) -> Paper:
         """The first word of the id."""
         return "hopfield" if self.id.startswith("hopfield-") else "localization"
+
+    def for_user(self, verdict: Verdict) -> str:
+        """What follows for a user from a verdict."""
+        return self.consequence if isinstance(self.consequence, str) else self.consequence[verdict]
+
+    def turn(self, verdict: Verdict) -> Mutation:
+        """The mutation that leads from this verdict to another."""
+        if self.opposite is not None and self.mutation.verdict == verdict:
+            return self.opposite
+        return self.mutation
 
 
 CLAIMS: dict[str, Claim] = {}  # in the order of the papers; filled by `registry`
@@ -99,10 +112,11 @@ def claim(
     place: str,
     statement: str,
     *,
-    consequence: str,
+    consequence: str | Mapping[Verdict, str],
     mutation: Mutation,
+    opposite: Mutation | None = None,
     corrected: str = "",
-    survives: bool = True,
+    survives: bool | None = True,
     monte_carlo: bool = False,
     artefacts: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
@@ -116,9 +130,8 @@ def claim(
         if id in CLAIMS:
             raise ValueError(f"there are two claims with the id {id!r}.")
         own = check if changes is None else _bound(check, changes)
-        CLAIMS[id] = Claim(
-            id, place, statement, consequence, mutation, own, corrected, survives, monte_carlo, tuple(artefacts)
-        )
+        known = (id, place, statement, consequence, mutation, own, corrected, survives, monte_carlo)
+        CLAIMS[id] = Claim(*known, tuple(artefacts), opposite)
         return check
 
     return register

@@ -9,27 +9,17 @@ import torch
 from torch import Tensor
 
 from uncollapse.metrics import cosine_pairs, entropy, residual_ratio, stable_rank
+from uncollapse.metrics.similarity import ALIGNED
 from uncollapse.theory import generator
 
+from ...printed import (
+    FIG_4_MEDIAN_ATTENTION,
+    FIG_4_MEDIAN_HOPFIELD,
+    FIG_4_MODE_ATTENTION,
+    FIG_4_MODE_HOPFIELD,
+    FIG_6_MODE_HOPFIELD,
+)
 from ..claim import ROUNDING, Evidence, Plot, Run, becomes, claim, judge
-
-# Figure 4, GPT-2 medium, layers 1 to 24, as printed beside the violins
-FIG_4_MODE_ATTENTION = (1.00,) * 24
-FIG_4_MODE_HOPFIELD = (
-    *(-0.60, 0.28, 0.32, -0.21, -0.48, -0.29, -0.44, 0.34, 0.49, 0.42, 0.55, 0.57),
-    *(-0.43, 0.21, 0.50, -0.58, -0.28, -0.25, -0.40, 0.29, 0.45, 0.22, -0.24, -0.29),
-)  # signs are faint in the scan that was read; no check depends on them
-FIG_4_MEDIAN_ATTENTION = (
-    *(0.02, 0.07, 0.44, 0.26, 0.05, 0.07, 0.02, 0.06, 0.43, 0.21, 0.03, 0.06),
-    *(0.03, 0.07, 0.45, 0.24, 0.04, 0.06, 0.02, 0.06, 0.43, 0.22, 0.04, 0.06),
-)
-FIG_4_MEDIAN_HOPFIELD = (
-    *(0.05, 0.17, 0.16, 0.17, 0.25, 0.02, 0.21, -0.05, 0.08, 0.25, 0.02, 0.00),
-    *(0.12, 0.33, 0.26, 0.01, 0.08, 0.17, 0.41, 0.20, 0.20, 0.30, 0.43, 0.38),
-)
-# Figure 6, ViT-S on CIFAR-10, layers 1 to 12, alpha = 0.5
-FIG_6_MODE_HOPFIELD = (0.16, -0.20, -0.23, -0.17, -0.16, -0.13, -0.18, -0.17, -0.33, -0.42, -0.31, -0.46)
-ALIGNED = 0.99
 
 
 def _signed(random: torch.Generator) -> Tensor:

@@ -3,103 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..cells import Wanted, above_zero, below_zero, compare, made_up
-from ..claim import HOLDS, Evidence, Mutation, Run, claim
+from ...cells.hopfield import OURS, PLAIN
+from ...hopfield_violins import ALIGNED
+from ...trained_violins import ALIKE, GONE
+from ..cells import made_up, one_seed_planned
+from ..claim import Evidence, Run
+from ..trained import trained
+from ..weighing import Wanted, between, compare, counts_from, toward
 
-PLAIN, OURS, HIDDEN_ONLY = "self-attention", "hopfield", "alpha-hidden-only"
-ALIKE = 0.25  # nats: entropies closer than that count as unchanged
-GONE = 0.1  # of the share of aligned pairs in the plain network: less than that counts as disappeared
+HIDDEN_ONLY = "alpha-hidden-only"
 
 
-def _within(low: float, high: float) -> bool | None:
-    return True if low > -ALIKE and high < ALIKE else False if low > ALIKE or high < -ALIKE else None
+@dataclass(frozen=True)
+class Direction:
+    """How a number should differ: the judge, in words, and levels of made-up cells that agree and that oppose."""
+
+    wanted: Wanted
+    words: str  # of the difference; {rule} stands for when it counts
+    agree: float
+    oppose: float
+    further: dict[str, Any] = field(default_factory=dict)  # arguments of compare
 
 
-_DIFFERENCE = "the 95 % interval of the difference over seeds"
-# direction -> (judge of the interval, in words, level of made-up cells, further arguments of compare)
-DIRECTIONS: dict[str, tuple[Wanted, str, float, dict[str, Any]]] = {
-    "lower": (below_zero, f"{_DIFFERENCE} is below 0 in every setting", 0.9, {}),
-    "higher": (above_zero, f"{_DIFFERENCE} is above 0 in every setting", 1.1, {}),
-    "higher for some": (
-        above_zero,
-        f"{_DIFFERENCE} is above 0 for one pair of alpha and alpha' at least (95 % for all pairs together)",
+_NO_GROUP = f"where the plain network has a share below {ALIGNED:g} there is no group to lose, and nothing is tested"
+DIRECTIONS = {
+    "lower": Direction(toward(-1), "lower in every setting: {rule}", 0.9, 1.1),
+    "higher": Direction(toward(1), "higher in every setting: {rule}", 1.1, 0.9),
+    "higher for some": Direction(
+        toward(1), "higher for one pair of alpha and alpha' at least: {rule}", 1.1, 0.9, {"some": True}
+    ),
+    "fewer": Direction(toward(-1), f"lower in every setting: {{rule}}; {_NO_GROUP}", 0.9, 1.1, {"least": ALIGNED}),
+    "gone": Direction(
+        toward(-1),
+        f"lower and below {100 * GONE:g} % of the other's in every setting, and under a condition if it is only lower: "
+        f"{{rule}}; {_NO_GROUP}",
+        GONE / 2,
         1.1,
-        {"some": True},
+        {"share": GONE, "least": ALIGNED},
     ),
-    "gone": (
-        below_zero,
-        f"{_DIFFERENCE} is below 0 and the number below a tenth of the other's in every setting; under a condition if "
-        "it is lower in some",
-        0.05,
-        {"share": GONE},
+    "alike": Direction(
+        between(-ALIKE, ALIKE),
+        f"the same in every setting: the 95 % interval of the difference over seeds lies within {ALIKE:g} nats of 0; "
+        "fails if it lies outside",
+        1.0,
+        1.1,
     ),
-    "alike": (_within, f"{_DIFFERENCE} lies within {ALIKE} nats of 0 in every setting", 1.0, {}),
 }
+
+
+def _rule(artefacts: Sequence[str], number: str) -> str:
+    """When a difference counts, with as many seeds as are planned."""
+    least = counts_from(number)
+    if all(map(one_seed_planned, artefacts)):
+        return f"with the one seed that is planned, by more than {least}; opposed if it points the other way"
+    return (
+        f"the 95 % interval of the difference over seeds excludes 0; opposed if it excludes 0 on the other side or a "
+        f"difference as claimed of {least} or more"
+    )
 
 
 def _trained(
     id: str,
     place: str,
     statement: str,
+    gain: str,
     artefacts: Sequence[str],
     number: str,
     direction: str,
     method: str = OURS,
 ) -> None:
     """Register a comparison of two methods in one number."""
-    wanted, words, level, further = DIRECTIONS[direction]
+    way = DIRECTIONS[direction]
 
     def check(run: Run) -> Evidence:
-        return compare(run, artefacts, number, method, PLAIN, wanted, **further)
+        return compare(run, artefacts, number, method, PLAIN, way.wanted, **way.further)
 
-    check.__doc__ = f"The number {number} of the method {method} against {PLAIN}. Holds if {words}."
-    claim(
-        id,
-        place,
-        statement,
-        consequence="Read the cells when they are in; until then this is open.",
-        mutation=Mutation(
-            "made-up cells that agree with it",
-            HOLDS,
-            cells=made_up(artefacts[0], number, {PLAIN: 10.0, method: 10.0 * level}),
-        ),
-        artefacts=artefacts,
-    )(check)
+    words = way.words.format(rule=_rule(artefacts, number))
+    check.__doc__ = f"The number {number} of the method {method} against {PLAIN}. Holds if it is {words}."
+    agree, oppose = (
+        made_up(artefacts[0], number, {PLAIN: 10.0, method: 10.0 * level}) for level in (way.agree, way.oppose)
+    )
+    trained(id, place, statement, artefacts, gain, check, agree, oppose)
 
 
 _VIOLINS = ["hopfield-similarity-gpt2", "hopfield-similarity-vit"]
 _ROWS: list[tuple[Any, ...]] = [
     ("hopfield-main-gpt2", "Main text, GPT-2",
      "Trained from scratch, GPT-2 with inherited scores has a lower perplexity.",
-     ["hopfield-main-gpt2"], "perplexity", "lower"),
+     "a lower perplexity of GPT-2 from inherited scores", ["hopfield-main-gpt2"], "perplexity", "lower"),
     ("hopfield-main-vit", "Main text, ViT", "Trained from scratch, ViT with inherited scores has a higher accuracy.",
-     ["hopfield-main-vit"], "accuracy", "higher"),
+     "a higher accuracy of ViT from inherited scores", ["hopfield-main-vit"], "accuracy", "higher"),
     ("hopfield-probe", "Main text, linear probes", "Features of networks with inherited scores transfer better.",
-     ["hopfield-probe"], "accuracy", "higher"),
+     "features that transfer better with inherited scores", ["hopfield-probe"], "accuracy", "higher"),
     ("hopfield-ablation", "Main text, ablation", "Some alpha and alpha' improve ViT-T over the plain network.",
-     ["hopfield-ablation"], "accuracy", "higher for some"),
+     "a higher accuracy from a well-chosen alpha and alpha'", ["hopfield-ablation"], "accuracy", "higher for some"),
     ("hopfield-skipfree", "Main text, networks without residual connections",
      "Without other residual connections, networks with inherited scores and the alpha-skip train better.",
+     "a higher accuracy from inherited scores and the alpha-skip where there are no other residual connections",
      ["hopfield-skipfree"], "accuracy", "higher"),
     ("hopfield-fig4-trained", "Appendix H, Figure 4",
      "In trained GPT-2 the group of perfectly aligned tokens disappears with inherited scores.",
-     _VIOLINS[:1], "cosine_aligned", "gone"),
+     "fewer aligned tokens in GPT-2 with inherited scores", _VIOLINS[:1], "cosine_aligned", "gone"),
     ("hopfield-fig5-12-trained", "Appendix H, Figures 5 to 12",
-     "In trained ViT of every size the group of perfectly aligned tokens disappears with inherited scores.",
-     _VIOLINS[1:], "cosine_aligned", "gone"),
+     "In trained ViT the group of perfectly aligned tokens disappears with inherited scores.",
+     "fewer aligned tokens in ViT with inherited scores", _VIOLINS[1:], "cosine_aligned", "gone"),
     ("hopfield-fig2-rank", "Main text, Figure 2's caption, on the abstract page",
      "In trained networks inherited scores keep the rank of the features from dropping (here: a larger residual "
      "ratio in "
      "the last layer).",
-     _VIOLINS, "residual_ratio", "higher"),
+     "features that differ more in the last layer with inherited scores", _VIOLINS, "residual_ratio", "higher"),
     ("hopfield-abstract-hidden-trained", "Abstract",
      "In trained networks the hidden states, without the skip alpha, reduce token uniformity.",
-     _VIOLINS, "cosine_aligned", "lower", HIDDEN_ONLY),
+     "fewer aligned tokens from the hidden states alone", _VIOLINS, "cosine_aligned", "fewer", HIDDEN_ONLY),
     ("hopfield-fig13-20-trained", "Appendix I, Figures 13 to 20",
      "Inherited scores leave the attention entropy of trained ViT as it is.",
-     ["hopfield-entropy-vit"], "entropy_mean", "alike"),
+     "an unchanged attention entropy of ViT with inherited scores", ["hopfield-entropy-vit"], "entropy_mean", "alike"),
 ]  # fmt: skip
 for _row in _ROWS:
     _trained(*_row)

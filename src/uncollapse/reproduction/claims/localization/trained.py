@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..cells import Cell, Number, Wanted, above_zero, below_zero, compare, level, made_up, named, trend
-from ..claim import HOLDS, Evidence, Mutation, Run, claim
-
 # kappa_1 = kappa_2 = 0; kappa_1 = 100 with kappa_2 = 0; kappa_1 = 100 with kappa_2 > 0
-PLAIN, SCALE_ONLY, OURS = "plain", "scale-only", "locater"
-KAPPA_SCALE, KAPPA_MEANS = 100.0, (0.0, 1e-3, 1e-2, 1e-1, 1.0)
+from ...cells.localization import KAPPA_MEANS, KAPPA_SCALE, OURS, PLAIN, SCALE_ONLY
+from ...trained_propagation import UNIFORM
+from ..cells import Cell, Number, made_up, named
+from ..claim import Evidence, Run
+from ..trained import trained
+from ..weighing import LEAST_CHANGE, between, compare, level, toward, trend
+
 FIRST = 0.2  # of the updates: the first 10,000 of 50,000
 PHASES = 0.5  # rates that differ by half the larger one, a factor of two, count as different
-UNIFORM = 0.1  # index of localisation below which propagation counts as uniform
-_NEXT = "Read the cells when they are in; until then this is open."
 _FIGURES = {
     6: "d = 128, one layer",
     8: "d = 32, one layer",
@@ -28,7 +30,7 @@ _FIGURES = {
 
 
 def entropy_throughout(cell: Cell) -> float | None:
-    """Attention entropy, mean over all updates."""
+    """Mean attention entropy during training."""
     curve = [value for value in cell.get("curves", {}).get("entropy_mean", ()) if value is not None]
     return float(np.mean(curve)) if curve else None
 
@@ -48,23 +50,33 @@ def change_of_rate(cell: Cell) -> float | None:
     return abs(rates[0] - rates[1]) / max(abs(rate) for rate in (*rates, 1e-300))
 
 
-def _beyond(least: float) -> Wanted:
-    return lambda low, high: True if low > least else False if high < least else None
+@dataclass(frozen=True)
+class Change:
+    """What a stronger kappa_2 is said to do to a number."""
+
+    words: str
+    gain: str
+    number: Number
+    expected: int  # 1: rises, -1: falls
+    figures: Sequence[int] = tuple(_FIGURES)
+    log: bool = False
 
 
-def _below(most: float) -> Wanted:
-    return lambda low, high: True if high < most else False if low > most else None
-
-
-_NUMBERS: dict[str, tuple[str, Number, float, Wanted, tuple[int, ...]]] = {
-    "scale": ("the eigenspectrum's scale shrinks", "qk_scale", 0.8, below_zero, tuple(_FIGURES)),
-    "entropy": ("the attention entropy increases", "entropy_mean", 1.2, above_zero, tuple(_FIGURES)),
-    "perplexity": ("the perplexity improves", "perplexity", 0.9, below_zero, tuple(_FIGURES)),
-    "entropy-throughout": ("attention entropy is higher during all of training", entropy_throughout, 1.2, above_zero,
-                           (6,)),
-    "localises": ("attention localises, and this is what the better perplexity comes with", "localisation", 1.2,
-                  above_zero, (6,)),
-}  # fmt: skip
+CHANGES = {
+    "scale": Change(
+        "the eigenspectrum's scale shrinks", "a smaller scale of the eigenspectrum", "qk_scale", -1, log=True
+    ),
+    "entropy": Change("the attention entropy increases", "a higher attention entropy", "entropy_mean", 1),
+    "perplexity": Change("the perplexity improves", "a better perplexity", "perplexity", -1),
+    "entropy-throughout": Change(
+        "attention entropy is higher on the mean over training",
+        "a higher attention entropy on the mean over training",
+        entropy_throughout,
+        1,
+        (6,),
+    ),
+    "localises": Change("attention localises", "attention that is more localised", "localisation", 1, (6,)),
+}
 
 
 def _strengths(artefact: str, number: Number, factor: float) -> list[Cell]:
@@ -79,40 +91,38 @@ def _strengths(artefact: str, number: Number, factor: float) -> list[Cell]:
     return found
 
 
-def _register(
-    id: str, place: str, statement: str, artefact: str, check: Callable[[Run], Evidence], cells: Sequence[Cell]
-) -> None:
-    mutation = Mutation("made-up cells that agree with it", HOLDS, cells=cells)
-    claim(id, place, statement, consequence=_NEXT, mutation=mutation, artefacts=(artefact,))(check)
-
-
 def _over_kappa(figure: int, key: str) -> None:
     """A number over kappa_2 at kappa_1 = 100, as in the figures."""
-    words, number, factor, wanted, _ = _NUMBERS[key]
+    change = CHANGES[key]
     artefact = f"localization-fig{figure}"
 
     def check(run: Run) -> Evidence:
-        return trend(run, [artefact], number, (SCALE_ONLY, OURS), wanted)
+        return trend(run, [artefact], change.number, (SCALE_ONLY, OURS), change.expected, log=change.log)
 
-    what = "falls" if wanted is below_zero else "rises"
+    what, noun = ("falls", "fall") if change.expected < 0 else ("rises", "rise")
     check.__doc__ = (
-        f"A straight line through {named(number)} over the rank of kappa_2, kappa_1 = 100. Holds if it {what}: the "
-        "95 % interval of its slope excludes 0."
+        f"A straight line through {'log10 of ' * change.log}{named(change.number)} over the rank of kappa_2, kappa_1 = "
+        f"100. Holds if it {what}: the 95 % interval of its slope, from the scatter about the line, excludes 0. Fails "
+        f"if it excludes 0 on the other side, or a {noun} of {LEAST_CHANGE} or more over the whole range of kappa_2."
     )
-    _register(
+    trained(
         f"localization-fig{figure}-{key}",
         f"{'Section 7' if figure == 6 else 'Appendix D'}, Figure {figure}",
-        f"With a stronger kappa_2, {words} (WikiText-2, {_FIGURES[figure]}).",
-        artefact,
+        f"With a stronger kappa_2, {change.words} (WikiText-2, {_FIGURES[figure]}).",
+        (artefact,),
+        f"{change.gain} from a stronger kappa_2",
         check,
-        _strengths(artefact, number, factor),
+        _strengths(artefact, change.number, 1.2**change.expected),
+        _strengths(artefact, change.number, 1.2**-change.expected),
     )
 
 
 for _figure in _FIGURES:
-    for _key in _NUMBERS:
-        if _figure in _NUMBERS[_key][-1]:
+    for _key in CHANGES:
+        if _figure in CHANGES[_key].figures:
             _over_kappa(_figure, _key)
+
+_FIG_7 = ("localization-fig7",)
 
 
 def _stripes(run: Run) -> Evidence:
@@ -120,15 +130,15 @@ def _stripes(run: Run) -> Evidence:
 
     Holds if the 95 % interval of the difference over seeds is above 0.
     """
-    return compare(run, ["localization-fig7"], "localisation", OURS, PLAIN, above_zero)
+    return compare(run, _FIG_7, "localisation", OURS, PLAIN, toward(1))
 
 
 def _uniform(run: Run) -> Evidence:
-    """Index of localisation of rho without penalty (0: all tokens alike, 1: one token).
+    """Index of localisation of rho without penalty (0: all tokens alike, 1: one token)."""
+    return level(run, _FIG_7, "localisation", (PLAIN,), between(-math.inf, UNIFORM))
 
-    Holds if its 95 % interval over seeds is below 0.1.
-    """
-    return level(run, ["localization-fig7"], "localisation", (PLAIN,), _below(UNIFORM))
+
+_uniform.__doc__ = f"{_uniform.__doc__} Holds if its 95 % interval over seeds is below {UNIFORM:g}."
 
 
 def _phases(run: Run) -> Evidence:
@@ -136,24 +146,31 @@ def _phases(run: Run) -> Evidence:
 
     Holds if the two differ by a factor of two or in sign, at 95 % over seeds, with LocAteR and without.
     """
-    return level(run, ["localization-fig7"], change_of_rate, (OURS, PLAIN), _beyond(PHASES))
+    return level(run, _FIG_7, change_of_rate, (OURS, PLAIN), between(PHASES, math.inf))
 
 
-_made: dict[str, Any] = {"step": [0, 10, 20, 60, 100], "entropy_mean": [4.0, 3.0, 2.0, 2.0, 2.0]}
-_FIG_7 = "localization-fig7"
-_register(
+def _rho(plain: float, ours: float) -> list[Cell]:
+    return made_up(_FIG_7[0], "localisation", {PLAIN: plain, OURS: ours})
+
+
+def _entropies(*curve: float) -> list[Cell]:
+    curves: dict[str, Any] = {"step": [0, 10, 20, 60, 100], "entropy_mean": curve}
+    return [{**cell, "curves": curves} for cell in made_up(_FIG_7[0], "entropy_mean", {PLAIN: 2.0, OURS: 2.0})]
+
+
+trained(
     "localization-fig7-stripes", "Section 7, Figure 7, top",
     "With LocAteR a few tokens propagate more than the others (stripes).",
-    _FIG_7, _stripes, made_up(_FIG_7, "localisation", {PLAIN: 0.05, OURS: 0.5}),
+    _FIG_7, "stripes from LocAteR", _stripes, _rho(0.05, 0.5), _rho(0.5, 0.05),
 )  # fmt: skip
-_register(
+trained(
     "localization-fig7-uniform", "Section 7, Figure 7, bottom",
     "Without LocAteR the propagation probability is uniform at each time.",
-    _FIG_7, _uniform, made_up(_FIG_7, "localisation", {PLAIN: 0.01, OURS: 0.5}),
+    _FIG_7, "uniform propagation without LocAteR", _uniform, _rho(0.01, 0.5), _rho(0.5, 0.5),
 )  # fmt: skip
-_register(
+trained(
     "localization-phases", "Section 7, after Figure 7",
     "Learning has different phases in the first 10,000 of 50,000 updates and in the rest.",
-    _FIG_7, _phases,
-    [{**cell, "curves": _made} for cell in made_up(_FIG_7, "entropy_mean", {PLAIN: 2.0, OURS: 2.0})],
+    _FIG_7, "two phases of learning", _phases,
+    _entropies(4.0, 3.0, 2.0, 2.0, 2.0), _entropies(4.0, 3.8, 3.6, 2.8, 2.0),
 )  # fmt: skip

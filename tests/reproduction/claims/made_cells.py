@@ -1,0 +1,35 @@
+"""Made-up cells on disk, and all cells that are planned with numbers of our choice."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from uncollapse.reproduction.artefacts import ARTEFACTS
+from uncollapse.reproduction.cells.cell import Cell
+from uncollapse.reproduction.claims.claim import Run
+
+
+def written(folder: Path, *groups) -> Run:
+    """A run that reads these cells and no others."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.json"):
+        old.unlink()
+    for number, cell in enumerate(cell for group in groups for cell in group):
+        (folder / f"{number}.json").write_text(json.dumps(cell), encoding="utf-8")
+    return Run("smallest", cells=folder)
+
+
+def planned(artefact: str, number: str, level: Callable[[Cell], float]) -> list[dict]:
+    """Every cell that is planned for an artefact at laptop scale, with a number by cell."""
+    return [
+        {
+            "artefact": artefact,
+            "label": cell.label,
+            "method": cell.method,
+            "seed": cell.seed,
+            "settings": cell.settings,
+            "numbers": {number: level(cell)},
+            "status": "finished",
+        }
+        for cell in ARTEFACTS[artefact].all_cells("laptop")
+    ]
