@@ -62,6 +62,10 @@ def test_one_seed_needs_a_difference_that_counts():
     assert str(difference("accuracy", [50.0], [47.9])) == "-2.1 (one seed)"
 
 
+def test_one_seed_rules_out_nothing():
+    assert not difference("accuracy", [50.0], [40.0]).excludes(1)
+
+
 def test_a_null_result_excludes_what_counts_and_a_wide_interval_does_not():
     close = difference("accuracy", [50.0, 50.1, 50.2], [50.0, 50.1, 50.3])
     wide = difference("accuracy", [40.0, 50.0, 60.0], [41.0, 50.0, 62.0])
@@ -73,9 +77,9 @@ def test_a_null_result_excludes_what_counts_and_a_wide_interval_does_not():
 
 def test_several_comparisons_make_one_verdict():
     assert in_all([TREND, TREND]) == TREND
-    assert in_all([TREND, OPPOSITE, NOT_SEEN], "depths") == "same trend in 1 of 3 depths (the opposite in 1)"
+    assert in_all([TREND, OPPOSITE, NOT_SEEN], "depths") == "same trend in 1 of 3 depths, the opposite in 1"
     assert in_all([OPPOSITE, OPPOSITE]) == OPPOSITE
-    assert in_all([OPPOSITE, NOT_SEEN]) == "not seen (the opposite in 1)"
+    assert in_all([OPPOSITE, NOT_SEEN]) == "not seen (the opposite in 1 of 2 statements)"
 
 
 def skipfree(plain, ours):
@@ -87,7 +91,7 @@ def skipfree(plain, ours):
 
 def test_skip_free_networks_are_judged_by_depth(tmp_path):
     found = made("hopfield-skipfree", tmp_path, skipfree([30, 30, 30, 10], [35, 31, 20, 11]))
-    assert found.verdict == "same trend in 1 of 3 depths (the opposite in 1)"
+    assert found.verdict == "same trend in 1 of 3 depths, the opposite in 1"
     assert any("Both networks guess at depth 8" in sentence for sentence in found.sentences)
     assert any("1 to 8 layers" in sentence for sentence in found.sentences)
 
@@ -106,6 +110,24 @@ def test_a_run_that_diverged_is_in_without_its_numbers(tmp_path):
     assert row["seeds"] == 0
 
 
+def test_a_run_that_diverged_leaves_no_trace_in_curves_and_violins(tmp_path):
+    levels = {"plain": {"localisation": 0.05}, "kappa-mean-1": {"localisation": 0.5}}
+    rho = pd.DataFrame({"step": [0, 1], "position": [0.0, 0.0], "rho": [0.5, 0.5]})
+    keywords = {"curves": ["localisation"], "tables": {"rho": rho}}
+    found = gathered("localization-fig7", tmp_path, levels, diverged=["plain"], **keywords)
+    result = ARTEFACTS["localization-fig7"].result(found)
+    assert set(result.table["label"]) == {"kappa-mean-1"}
+    assert set(found.curves("step", ["localisation"])["label"]) == {"kappa-mean-1"}
+    assert result.verdict == "pending"  # kappa-mean-0 is still to come
+
+
+def test_what_a_diverged_run_took_with_it_is_not_waited_for(tmp_path):
+    cells = ARTEFACTS["hopfield-ablation"].all_cells("laptop")
+    levels = {cell.label: 35.0 for cell in cells}
+    found = made("hopfield-ablation", tmp_path, levels, diverged=["alpha-0.5-hidden-0.5"])
+    assert found.verdict == OUT_OF_REACH
+
+
 def test_a_missing_cell_leaves_it_pending(tmp_path):
     levels = skipfree([30, 30, 30, 30], [35, 35, 35, 35])
     del levels["hopfield-depth-8"]
@@ -116,7 +138,7 @@ def test_the_ablation_is_judged_by_its_shape(tmp_path):
     cells = ARTEFACTS["hopfield-ablation"].all_cells("laptop")
     levels = {cell.label: 35.0 for cell in cells} | {"alpha-1-hidden-0.5": 10.0, "alpha-0-hidden-0.5": 40.0}
     found = made("hopfield-ablation", tmp_path, levels)
-    assert found.verdict == "same trend in 1 of 4 comparisons (the opposite in 1)"
+    assert found.verdict == "same trend in 1 of 4 comparisons, the opposite in 1"
     gain = next(sentence for sentence in found.sentences if sentence.startswith("Does anything gain"))
     assert "alpha-0-hidden-0.5 with 40.00 %, better" in gain
 
@@ -130,7 +152,7 @@ def penalty(scale, entropy, perplexity):
 def test_the_captions_of_locater_are_about_kappa_2(tmp_path):
     """Against no penalty all is as the caption says, but kappa_2 does nothing or the opposite."""
     found = made("localization-fig8", tmp_path, penalty((50, 0.1, 0.5), (2.0, 3.0, 3.0), (40, 30, 30)))
-    assert found.verdict == "not seen (the opposite in 1)"
+    assert found.verdict == "not seen (the opposite in 1 of 3 statements)"
     assert "scale 0.5 against 50, lower; entropy 3 against 2, higher; perplexity 30 against 40, better" in found.finding
 
 
@@ -141,7 +163,11 @@ def test_as_captioned_is_the_same_trend(tmp_path):
 
 @pytest.mark.parametrize(
     ("plain", "ours", "verdict"),
-    [(0.05, 0.5, TREND), (0.3, 0.5, "same trend in 1 of 2 halves"), (0.3, 0.1, "not seen (the opposite in 1)")],
+    [
+        (0.05, 0.5, TREND),
+        (0.3, 0.5, "same trend in 1 of 2 halves"),
+        (0.3, 0.1, "not seen (the opposite in 1 of 2 halves)"),
+    ],
 )
 def test_both_halves_of_figure_7_count(tmp_path, plain, ours, verdict):
     rho = pd.DataFrame({"step": [0, 1], "position": [0.0, 0.0], "rho": [0.5, 0.5]})

@@ -23,12 +23,12 @@ REPRODUCED, TREND, NOT_SEEN, OUT_OF_REACH = (
     "not seen",
     "cannot be tested at this scale",
 )
-NO_CLAIM = "not in the paper"
+NO_CLAIM, PENDING = "not in the paper", "pending"
 ENDS = {  # of training; see cells/measured.py
     "falling": "still falling",
     "flat": "flat",
     "rising": "rising",
-    "unknown": "evaluated once, so unknown,",
+    "unknown": "evaluated too seldom to tell",
 }
 
 
@@ -56,10 +56,6 @@ class Artefact:
         return make(gathered)
 
 
-def _finished(record: Record) -> bool:
-    return bool(record["status"] == "finished")
-
-
 @dataclass(frozen=True)
 class Gathered:
     """The cells of an artefact and what the store has of them."""
@@ -75,6 +71,11 @@ class Gathered:
         return [(cell, record) for cell, record in found if record is not None]
 
     @property
+    def finished(self) -> list[tuple[Cell, Record]]:
+        """Those that were trained to the end; a run that diverged has no final numbers, curves or tables to show."""
+        return [(cell, record) for cell, record in self.records if record["status"] == "finished"]
+
+    @property
     def labels(self) -> list[str]:
         """The labels of the cells that are in, in the order of definition."""
         return list(dict.fromkeys(cell.label for cell, _ in self.records))
@@ -84,30 +85,46 @@ class Gathered:
         """Whether every cell is in; a run that diverged is in, too."""
         return len(self.records) == len(self.cells)
 
+    def lacking(self) -> str:
+        """The verdict where a number that decides is missing: still to come, or lost in a run that diverged."""
+        return OUT_OF_REACH if self.complete else PENDING
+
     def progress(self) -> str:
         """How many cells are in."""
         return f"{len(self.records)} of {len(self.cells)} cells are in."
 
     def training(self) -> list[str]:
         """How far training went, in words."""
-        records = [record for _, record in self.records]
-        if not records:
-            return []
-        epochs = sorted({record["epochs"] for record in records})
-        span = f"{epochs[0]:g}" if len(epochs) == 1 else f"{epochs[0]:g} to {epochs[-1]:g}"
-        ends = Counter(record["held_out_loss"] for record in records)
-        told = ", ".join(f"{ENDS[end]} in {ends[end]}" for end in ENDS if ends[end])
-        sentences = [f"Trained for {span} epochs. The held-out loss at the end: {told} of {len(records)} cells."]
-        diverged = [f"{cell.label} (seed {cell.seed})" for cell, record in self.records if not _finished(record)]
+        records = [record for _, record in self.finished]
+        sentences = []
+        if records:
+            epochs = sorted({record["epochs"] for record in records})
+            span = f"{epochs[0]:g}" if len(epochs) == 1 else f"{epochs[0]:g} to {epochs[-1]:g}"
+            ends = Counter(record["held_out_loss"] for record in records)
+            told = ", ".join(f"{ENDS[end]} in {ends[end]}" for end in ENDS if ends[end])
+            sentences.append(
+                f"Trained for {span} epochs{self._examples()}. The held-out loss at the end: {told} of {len(records)} "
+                "cells."
+            )
+        diverged = [f"{cell.label} (seed {cell.seed})" for cell, r in self.records if r["status"] != "finished"]
         if diverged:
-            sentences.append(f"Diverged, and so without final numbers: {', '.join(diverged)}.")
+            sentences.append(f"Diverged, and so left out: {', '.join(diverged)}.")
         return sentences
+
+    def _examples(self) -> str:
+        """How many examples an epoch has, from the length of training."""
+        cell, record = self.finished[0]
+        updates, batch = cell.settings.get("steps"), cell.settings["batch_size"]
+        if not updates or not record["epochs"]:
+            return ""
+        examples = float(f"{updates * batch / record['epochs']:.2g}")
+        return f" of about {examples:,.0f} examples"
 
     def numbers(self, number: str) -> dict[str, list[float]]:
         """A number by label, a list over the seeds; runs that diverged have none."""
         found: dict[str, list[float]] = {}
-        for cell, record in self.records:
-            if number in record["numbers"] and _finished(record):
+        for cell, record in self.finished:
+            if number in record["numbers"]:
                 found.setdefault(cell.label, []).append(record["numbers"][number])
         return found
 
@@ -118,9 +135,9 @@ class Gathered:
         from .trained import row as summary
 
         rows = []
-        settings = {cell.label: cell.settings for cell, _ in self.records}
-        methods = {cell.label: cell.method for cell, _ in self.records}
-        names = list(dict.fromkeys(name for _, record in self.records for name in record["numbers"]))
+        settings = {cell.label: cell.settings for cell, _ in self.finished}
+        methods = {cell.label: cell.method for cell, _ in self.finished}
+        names = list(dict.fromkeys(name for _, record in self.finished for name in record["numbers"]))
         for number in names:
             for label, values in self.numbers(number).items():
                 row = {"label": label, "method": methods[label], "number": number}
@@ -132,7 +149,7 @@ class Gathered:
         import pandas as pd
 
         rows: list[tuple[Any, ...]] = []
-        for cell, record in self.records:
+        for cell, record in self.finished:
             curves: Mapping[str, list[float | None]] = record["curves"]
             for name in names:
                 for step, value in zip(curves.get(x, []), curves.get(name, []), strict=False):

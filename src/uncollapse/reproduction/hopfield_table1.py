@@ -189,7 +189,7 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         sentences=sentences(setting, table, ranked, far, floor_one_by_one(setting, best)),
         reading_aid="Solid: ours, at the choice of initialisation, LayerNorm and projection that comes nearest, start "
         "zero, with the spread over images and seeds (downwards at most to a tenth of the mean); dashed: as printed. "
-        "1: tokens as different as can be; towards 0: all alike.",
+        "near 1: tokens differ; towards 0: all alike.",
         summary=summary(ours, printed),
         settings={**asdict(setting), "floor": FLOOR, "distances": ranked.to_dict("records")},
         verdict=verdict(table, best),

@@ -14,7 +14,7 @@ from .figure import Result, Size
 
 COLUMNS = ["cosine_mode", "cosine_median", "cosine_mean", "cosine_aligned", "residual_ratio"]
 ENTROPIES = ["entropy_mean", "entropy_min", "entropy_normalised"]
-ALIGNED = 0.01  # share of pairs above which tokens that point the same way are a group
+GROUP = 0.01  # share of pairs above which tokens that point the same way are a group
 
 
 def diagnoses(size: Size, tick: Callable[[], object]) -> dict[str, Diagnosis]:
@@ -48,12 +48,12 @@ def similarity(size: Size, tick: Callable[[], object]) -> Result:
     sentences = []
     for name, rows in table.groupby("model", sort=False):
         most = rows.loc[rows["cosine_aligned"].idxmax()]
-        seen = "a group of aligned tokens" if most["cosine_aligned"] > ALIGNED else "no group of aligned tokens"
+        seen = "a group of aligned tokens" if most["cosine_aligned"] > GROUP else "no group of aligned tokens"
         sentences.append(
             f"{name}: {seen}; at most {most['cosine_aligned']:.1%} of the pairs of a layer have a cosine above 0.99 "
             f"(layer {most['layer']:.0f}), and the mean cosine ends at {rows['cosine_mean'].iloc[-1]:.2f}."
         )
-    grouped = int((table.groupby("model")["cosine_aligned"].max() > ALIGNED).sum())
+    grouped = int((table.groupby("model")["cosine_aligned"].max() > GROUP).sum())
     sentences.append(
         f"Appendix H says that trained Transformers have a population of tokens with a cosine of 1: seen in {grouped} "
         f"of {len(reports)} models."

@@ -37,9 +37,8 @@ def central_table(root: Path) -> str:
     for id, network in CENTRAL.items():
         gathered = _gathered(root, id)
         if gathered.records:
-            number = main_number(gathered)
-            table = beside(gathered, [number], PLAIN).astype(str).set_index("method")
-            table.columns = [f"{network}: {what}" for what in (number, f"against {PLAIN}", "seeds", "printed")]
+            table = beside(gathered, [main_number(gathered)], PLAIN).astype(str).set_index("method")
+            table.columns = [f"{network}: {name.split(' ')[0] if 'printed' in name else name}" for name in table]
             tables.append(table)
     return markdown(pd.concat(tables, axis=1).fillna("").reset_index()) if tables else "No cell is in yet.\n"
 

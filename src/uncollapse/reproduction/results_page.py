@@ -9,17 +9,19 @@ from typing import Any
 
 import pandas as pd
 
-from .artefact import Artefact, Gathered
+from .artefact import NO_CLAIM, PENDING, Artefact, Gathered
 from .artefacts import ARTEFACTS
 from .cells.cell import Scale
+from .cells.measured import CHANGE, LATE
 from .cells.store import Store
 from .figure import FIGURES, Figure, Result
+from .seeds import CONFIDENCE, SMALLEST, SMALLEST_SHARE
 from .trained import legend
 
 PAGE = Path("docs/results.md")
 PICTURES = Path("results/figures")
 SCALE: Scale = "laptop"
-INTRODUCTION = """\
+INTRODUCTION = f"""\
 # Results
 
 What the two papers report, and what we find. This page is written from the files under `results/` by `uncollapse
@@ -30,26 +32,26 @@ reproduce results`; no number is typed by hand.
   (2024).
 - Trained networks are small, and training is short: minutes on two cores. The papers' own numbers, of one run each,
   stand beside ours but are of other sizes and data: the direction of a difference can be compared, its size cannot.
-- Every method has the same budget and rate. None was tuned. Seeds are 0, 1, 2, or 0 alone where the table says so.
-- ± is the standard deviation over seeds. A difference stands with its 95 % interval in brackets (Welch's t-test over
-  seeds) and counts if that excludes 0, which one in twenty does by chance. With one seed it counts from 2 points of
-  accuracy or 2 % of another number on, a rule of thumb.
-- ViT trains on 10,000 of the 50,000 images of CIFAR-10. Perplexity is over the model's own tokens.
+- Every method has the same budget and rate. None was tuned. Seeds are 0, 1, ..., as many as the tables say.
+- ± is the standard deviation over seeds. A difference stands with its {CONFIDENCE:.0%} interval in brackets (Welch's
+  t-test over seeds) and counts if that excludes 0, which happens by chance, too. With one seed it counts from
+  {SMALLEST["accuracy"]:g} points of accuracy or {SMALLEST_SHARE:.0%} of another number on, a rule of thumb.
+- Perplexity is over the model's own tokens.
 - Verdicts: *reproduced*; *same trend* (the direction is the paper's, at a smaller scale); *not seen*; *cannot be
   tested at this scale*; *pending* until the cells that decide are in; *not in the paper* for what we add.
-- A held-out loss counts as still falling if it fell by more than 1 % from the latest evaluation at or before 80 %
-  of the updates to the last one, and as rising likewise. Rates decay to almost 0 in the first paper's recipes, which
-  flattens the end.
+- A held-out loss counts as still falling if it fell by more than {CHANGE:.0%} from the latest evaluation at or before
+  {LATE:.0%} of the updates to the last one, and as rising likewise. Rates decay to almost 0 in the first paper's
+  recipes, which flattens the end.
 """
 NOT_MADE = """\
 ## Not made here
 
-- Appendix Figures 6 to 8 and 10 to 12 (cosines in ViT-S, -B and -L), 9 (CIFAR-100) and 15 to 20 (entropies in ViT-S, -B
-  and -L), and α = 0.7 beside 0.5 in Figures 5 to 12: networks of that size do not train on two cores, and of small
-  ones one size is shown. Figure 4 is of GPT-2 medium; ours is smaller than GPT-2 small.
+- Appendix Figures 6 to 8 and 10 to 12 (cosines in ViT-S, -B and -L) and 15 to 20 (entropies there): networks of that
+  size do not train on two cores. Figure 4 is of GPT-2 medium; ours is smaller than GPT-2 small.
+- Appendix Figure 9 (CIFAR-100), and α = 0.7 beside 0.5 in Figures 5 to 12: left out for time.
 - Figures 13 to 20 have a violin a head; ours pool the heads of a layer.
-- The main text's tables of LLaMA, of ViT-S, -B and -L, of ImageNet-1k and of CIFAR-100, and probes of Flowers102,
-  Food101, Stanford Dogs and Stanford Cars. `--scale paper` is for those who can train them.
+- The main text's tables of LLaMA, of GPT-2 medium, of ViT-S, -B and -L, of ImageNet-1k and of CIFAR-100, and the probes
+  of Food101, Stanford Dogs and Stanford Cars. There are [recipes](training.md) for the networks.
 """
 
 
@@ -98,9 +100,9 @@ def _totals(gathered: list[Gathered]) -> str:
 
 def so_far(gathered: Gathered, result: Result | None) -> str:
     """The verdict, marked as long as cells are missing."""
-    if result is None or result.verdict == "pending":
-        return "pending"
-    return result.verdict + ("" if len(gathered.records) == len(gathered.cells) else ", so far")
+    if result is None:
+        return PENDING
+    return result.verdict + ("" if gathered.complete or result.verdict in (PENDING, NO_CLAIM) else ", so far")
 
 
 def _link(id: str) -> str:

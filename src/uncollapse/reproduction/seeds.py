@@ -44,7 +44,9 @@ class Difference:
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     def excludes(self, expected: int) -> bool:
-        """Whether a difference in the `expected` direction that is large enough to count is ruled out."""
+        """Whether a difference as `expected` that is large enough to count is ruled out; one seed rules out nothing."""
+        if self.seeds < FEWEST:
+            return False
         return self.high < self.smallest if expected > 0 else self.low > -self.smallest
 
     def __str__(self) -> str:
@@ -68,6 +70,17 @@ def difference(
     if seeds < FEWEST:
         return Difference(float(np.mean(other) - np.mean(base)), smallest, smallest, seeds)
     return Difference(*interval(base, other, confidence), smallest, seeds)
+
+
+def level(values: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+    """The mean of a number over seeds, as a difference from 0; with one seed without an interval.
+
+    >>> print(level([1.0, 1.1, 1.2]))
+    +1.1 (+0.852 to +1.35)
+    """
+    if len(values) < FEWEST:
+        return Difference(float(np.mean(values)), 0.0, 0.0, len(values))
+    return Difference(*interval([0.0, 0.0], values, confidence), 0.0, len(values))
 
 
 def interval(base: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

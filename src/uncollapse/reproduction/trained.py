@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from uncollapse.metrics.similarity import ALIGNED
 from uncollapse.training.compare.measures import Measure, shown
 
 from .artefact import NOT_SEEN, TREND, Gathered
@@ -19,12 +20,16 @@ MEASURES = {
     "perplexity": Measure("perplexity", "perplexity", higher=False),
     "accuracy": Measure("accuracy", "accuracy in %", higher=True),
     "eval_loss": Measure("eval_loss", "held-out loss", higher=False),
-    "cosine_aligned": Measure("cosine_aligned", "share of token pairs with a cosine above 0.99, mean of layers"),
+    "cosine_aligned": Measure(
+        "cosine_aligned", f"share of token pairs with a cosine above {ALIGNED:g}, mean of layers"
+    ),
     "cosine_mean": Measure("cosine_mean", "cosine of token pairs, mean of layers"),
     "residual_ratio": Measure("residual_ratio", "residual ratio after the last layer"),
     "entropy_mean": Measure("entropy_mean", "entropy of attention rows in nats, mean of heads"),
-    "entropy_normalised": Measure("entropy_normalised", "the same over the largest possible, mean of heads"),
-    "entropy_without_bias": Measure("entropy_without_bias", "the same with the query biases set to 0"),
+    "entropy_normalised": Measure(
+        "entropy_normalised", "entropy of attention rows over the largest possible, mean of heads"
+    ),
+    "entropy_without_bias": Measure("entropy_without_bias", "the same number with the query biases set to 0"),
     "localisation": Measure("localisation", "localisation of rho, mean of heads (0: all keys alike, 1: one key)"),
     "propagation_mean": Measure("propagation_mean", "rho, mean of keys and heads"),
     "qk_trace": Measure("qk_trace", "tr W_QK, mean of heads"),
@@ -63,8 +68,10 @@ def in_all(verdicts: Sequence[str], what: str = "statements") -> str:
         return TREND
     if opposite == len(verdicts):
         return f"{NOT_SEEN}: the opposite"
-    contrary = f" (the opposite in {opposite})" if opposite else ""
-    return (f"{TREND} in {seen} of {len(verdicts)} {what}" if seen else NOT_SEEN) + contrary
+    contrary = f" (the opposite in {opposite} of {len(verdicts)} {what})" if opposite else ""
+    if not seen:
+        return NOT_SEEN + contrary
+    return f"{TREND} in {seen} of {len(verdicts)} {what}" + (f", the opposite in {opposite}" if opposite else "")
 
 
 def better(number: str, found: Difference) -> str:
@@ -94,7 +101,8 @@ def beside(gathered: Gathered, numbers: Sequence[str], base: str | None = None) 
             value = printed.values.get(label)
             line[f"printed {printed.number} ({printed.setting})"] = "" if value is None else f"{value:g}"
         found.append(line)
-    return pd.DataFrame(found).fillna("")
+    table = pd.DataFrame(found).fillna("")
+    return table.loc[:, (table != "").any()]  # a probe has no diagnoses
 
 
 def _number(values: Sequence[float]) -> str:

@@ -55,8 +55,8 @@ def result(gathered: Gathered) -> Result:
 
 def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
     """The shape of the two printed curves; and, apart from that, whether anything is gained over the plain network."""
-    if not gathered.complete or not {PLAIN, *SHAPE} <= set(gathered.numbers(NUMBER)):
-        return "pending", []
+    if not gathered.complete or not {PLAIN, MIDDLE, *SHAPE} <= set(gathered.numbers(NUMBER)):
+        return gathered.lacking(), []
     printed = PRINTED[gathered.artefact.id].values
     verdicts, told = [], []
     for label, words in SHAPE.items():

@@ -12,6 +12,7 @@ from .printed import PRINTED
 from .trained import MEASURES, against, agreement, beside, better, main_number, scaled_down, settings
 
 PARTS = {"alpha-only": "alpha alone", "alpha-hidden-only": "alpha' alone"}
+RELATIVES = ("realformer", "revit")
 
 
 def result(gathered: Gathered) -> Result:
@@ -19,11 +20,10 @@ def result(gathered: Gathered) -> Result:
     from uncollapse.report.trained_charts import method_chart
 
     number = main_number(gathered)
-    values = gathered.numbers(number)
     final = pd.DataFrame(
-        [(label, seed, value) for label, found in values.items() for seed, value in enumerate(found)],
+        [(cell.label, cell.seed, record["numbers"].get(number)) for cell, record in gathered.finished],
         columns=["label", "seed", "value"],
-    )
+    ).dropna()
     verdict, sentences = _verdict(gathered, number)
     return Result(
         table=gathered.long_table(),
@@ -41,15 +41,15 @@ def result(gathered: Gathered) -> Result:
         ),
         settings=settings(gathered),
         verdict=verdict,
-        finding=" ".join(sentences[1:2]),
+        finding=" ".join(_parts(gathered, number)),
     )
 
 
 def _verdict(gathered: Gathered, number: str) -> tuple[str, list[str]]:
-    """Whether hopfield stands to self-attention as printed, and which of its two parts does it."""
+    """Whether hopfield stands to self-attention as claimed, which of its two parts does it, and its relatives."""
     found, printed = gathered.numbers(number), PRINTED[gathered.artefact.id]
     if not {PLAIN, OURS} <= set(found):
-        return "pending", []
+        return gathered.lacking(), []
     gap = against(gathered, number, PLAIN, OURS)
     verdict = agreement(gap.sign, printed.claimed)
     claim = "higher" if printed.claimed > 0 else "lower"
@@ -58,25 +58,30 @@ def _verdict(gathered: Gathered, number: str) -> tuple[str, list[str]]:
         f"{printed.values[PLAIN]:g} with self-attention, {printed.values[OURS]:g} with hopfield.{printed.note} Here "
         f"the difference is {gap}: {verdict}."
     ]
-    parts = [f"{words} is {better(number, against(gathered, number, PLAIN, label))}" for label, words in PARTS.items()
-             if label in found]  # fmt: skip
-    if len(parts) == len(PARTS):
-        sentences.append(f"Against self-attention, {' and '.join(parts)}.")
-    others = [f"{label} {better(number, against(gathered, number, PLAIN, label))}" for label in ("realformer", "revit")
-              if label in found]  # fmt: skip
-    if others:
-        sentences.append(f"Relatives that the paper does not compare with: {', '.join(others)}.")
-    return verdict, sentences
+    others = [label for label in RELATIVES if label in found]
+    told = ", ".join(f"{label} {better(number, against(gathered, number, PLAIN, label))}" for label in others)
+    relatives = [f"Relatives that the paper does not compare with: {told}."] if others else []
+    return verdict, [*sentences, *_parts(gathered, number), *relatives]
+
+
+def _parts(gathered: Gathered, number: str) -> list[str]:
+    """Which of the two parts of hopfield does it."""
+    found = gathered.numbers(number)
+    if not {PLAIN, *PARTS} <= set(found):
+        return []
+    told = [f"{words} is {better(number, against(gathered, number, PLAIN, label))}" for label, words in PARTS.items()]
+    return [f"Against self-attention, {' and '.join(told)}."]
 
 
 def _hold_out(gathered: Gathered) -> list[str]:
     """What the size of a small hold-out leaves open: said of probes, whose data is small."""
-    if gathered.cells[0].base is None or gathered.cells[0].scale != "laptop":
+    found = gathered.numbers("accuracy")
+    if gathered.cells[0].base is None or gathered.cells[0].scale != "laptop" or not found:
         return []
     from uncollapse.training.images import load_images
 
     held_out = len(load_images(gathered.cells[0].resolved().data).valid)  # type: ignore[arg-type]
-    typical = float(np.mean([np.mean(values) for values in gathered.numbers("accuracy").values()])) / 100.0
+    typical = float(np.mean([np.mean(values) for values in found.values()])) / 100.0
     error = 100.0 * float(np.sqrt(typical * (1.0 - typical) / held_out))
     return [
         f"An accuracy here is measured on {held_out} digits, the same for every network: its standard error from that "

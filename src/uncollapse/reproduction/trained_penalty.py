@@ -50,14 +50,14 @@ def result(gathered: Gathered) -> Result:
         summary=beside(gathered, COLUMNS, PLAIN),
         settings=settings(gathered),
         verdict=verdict,
-        finding=" ".join(sentences[1:2]),
+        finding=" ".join(sentences),
     )
 
 
 def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
     """The three statements of the caption over kappa_2; then what the penalty does as a whole, which it leaves out."""
     if not all({PLAIN, STRONGEST, SCALE_ONLY} <= set(gathered.numbers(number)) for number in CLAIMS):
-        return "pending", []
+        return gathered.lacking(), []
     verdicts, told, whole, level = [], [], [], {number: means(gathered, number) for number in CLAIMS}
     for number, (what, does, expected) in CLAIMS.items():
         verdicts.append(agreement(against(gathered, number, SCALE_ONLY, STRONGEST).sign, expected))

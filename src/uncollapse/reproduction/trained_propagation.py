@@ -7,9 +7,10 @@ import pandas as pd
 
 from .artefact import NOT_SEEN, TREND, Gathered
 from .cells.localization import PLAIN
+from .cells.measured import throughout
 from .figure import Result
-from .seeds import difference
-from .trained import agreement, beside, in_all, row, scaled_down, settings
+from .seeds import difference, level
+from .trained import agreement, beside, in_all, means, scaled_down, settings
 from .trained_penalty import STRONGEST
 
 NUMBER = "localisation"
@@ -24,7 +25,7 @@ def result(gathered: Gathered) -> Result:
     rho = pd.concat(
         [
             gathered.store.tables(cell)["rho"].assign(label=cell.label, seed=cell.seed)
-            for cell, _ in gathered.records
+            for cell, _ in gathered.finished
             if "rho" in gathered.store.tables(cell)
         ],
         ignore_index=True,
@@ -47,10 +48,10 @@ def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
     """Both halves of the caption, on the mean over training: stripes with LocAteR, uniform without."""
     found = over_training(gathered)
     if not {PLAIN, STRONGEST} <= set(found):
-        return "pending", []
-    gap, plain = difference(NUMBER, found[PLAIN], found[STRONGEST]), float(np.mean(found[PLAIN]))
-    stripes, uniform = agreement(gap.sign, 1), TREND if plain < UNIFORM else NOT_SEEN
-    last = {label: row(values)["mean"] for label, values in gathered.numbers(NUMBER).items()}
+        return gathered.lacking(), []
+    gap, plain = difference(NUMBER, found[PLAIN], found[STRONGEST]), level(found[PLAIN])
+    stripes, uniform = agreement(gap.sign, 1), TREND if plain.high < UNIFORM else NOT_SEEN
+    last = means(gathered, NUMBER)
     told = "; ".join(
         f"{label} {np.mean(values):.3f} on the mean over training, {last[label]:.3f} at its end"
         for label, values in found.items()
@@ -60,12 +61,15 @@ def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
         "Claim: with LocAteR a few tokens propagate more than the others (stripes); without it propagation is uniform "
         f"at each time. Localisation of rho (0: all keys alike, 1: one key): {told}.",
         f"Stripes with LocAteR: {gap} against no penalty, {stripes}. Uniform without it (below {UNIFORM:g}): "
-        f"{plain:.3f}, {uniform}.",
+        f"{plain.gap:.3f}{f' ({plain.low:.3f} to {plain.high:.3f})' if plain.seeds > 1 else ''}, {uniform}.",
     ]
 
 
 def over_training(gathered: Gathered) -> dict[str, list[float]]:
     """The localisation, mean of all diagnoses of a run: by label, a list over the seeds."""
-    curves = gathered.curves("step", [NUMBER])
-    by_run = curves.groupby(["label", "seed"], sort=False)["value"].mean().reset_index()
-    return {str(label): own["value"].tolist() for label, own in by_run.groupby("label", sort=False)}
+    found: dict[str, list[float]] = {}
+    for cell, record in gathered.finished:
+        value = throughout(record, NUMBER)
+        if value is not None:
+            found.setdefault(cell.label, []).append(value)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from .artefact import OUT_OF_REACH, Gathered
+from .artefact import OUT_OF_REACH, PENDING, Gathered
 from .cells.hopfield import DEPTHS, OURS, PLAIN
 from .figure import Result
 from .printed import SKIP_FREE
@@ -41,7 +41,7 @@ def result(gathered: Gathered) -> Result:
 def _verdict(gathered: Gathered) -> tuple[str, list[str]]:
     """Depth by depth; where both networks guess, a depth says nothing."""
     if not gathered.complete:
-        return "pending", []
+        return PENDING, []
     found = gathered.numbers(NUMBER)
     both = [d for d in DEPTHS[gathered.cells[0].scale] if {f"{PLAIN}-depth-{d}", f"{OURS}-depth-{d}"} <= set(found)]
     gaps = {d: against(gathered, NUMBER, f"{PLAIN}-depth-{d}", f"{OURS}-depth-{d}") for d in both}

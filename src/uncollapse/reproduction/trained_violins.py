@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+from uncollapse.metrics.similarity import ALIGNED
 from uncollapse.training.recipe import Recipe
 
 from .artefact import NO_CLAIM, NOT_SEEN, OUT_OF_REACH, TREND, Gathered
 from .cells.hopfield import OURS, PLAIN
 from .figure import Result
-from .hopfield_violins import ALIGNED
+from .hopfield_violins import GROUP
 from .printed import MODES
+from .seeds import FEWEST
 from .trained import against, agreement, beside, better, means, scaled_down, settings
 
 ALIKE = 0.25  # nats: entropies closer than that count as unchanged
@@ -23,7 +25,7 @@ GONE = 0.1  # of the plain network's share of aligned pairs: less counts as disa
 def histograms(gathered: Gathered, name: str, pick: Callable[[pd.DataFrame], pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """A histogram (layer, low, count) of each label, seeds added up."""
     found: dict[str, list[pd.DataFrame]] = {}
-    for cell, _ in gathered.records:
+    for cell, _ in gathered.finished:
         tables = gathered.store.tables(cell)
         if name in tables:
             found.setdefault(cell.label, []).append(pick(tables[name]))
@@ -45,18 +47,19 @@ def similarity(gathered: Gathered) -> Result:
 def _aligned(gathered: Gathered) -> tuple[str, list[str]]:
     """Whether the group of aligned tokens disappears, if there is one."""
     if not {PLAIN, OURS} <= set(gathered.numbers("cosine_aligned")):
-        return "pending", []
+        return gathered.lacking(), []
     share, gap = means(gathered, "cosine_aligned"), against(gathered, "cosine_aligned", PLAIN, OURS)
     claim = "Claim (appendix H): the group of perfectly aligned tokens disappears with inherited scores. Here"
-    counted = f"{share[PLAIN]:.1%} of the pairs have a cosine above 0.99 with self-attention, {share[OURS]:.1%} with it"
-    if share[PLAIN] < ALIGNED:
+    counted = (
+        f"{share[PLAIN]:.1%} of the pairs have a cosine above {ALIGNED:g} with self-attention, {share[OURS]:.1%} with "
+        "inherited scores"
+    )
+    if share[PLAIN] < GROUP:
         verdict = OUT_OF_REACH
-        told = (
-            f"{claim} {counted}: self-attention has hardly such a group to lose (less than {ALIGNED:.0%}), {verdict}."
-        )
+        told = f"{claim} {counted}: self-attention has hardly such a group to lose (less than {GROUP:.0%}), {verdict}."
     else:
         verdict = agreement(gap.sign, -1)
-        gone = "which is gone" if share[OURS] < GONE * share[PLAIN] else "which is not a tenth, so not gone"
+        gone = f"{'less' if share[OURS] < GONE * share[PLAIN] else 'not less'} than {GONE:g} of it"
         told = f"{claim} {counted}, {gone}: {verdict}."
     return verdict, [told, *_modes(gathered)]
 
@@ -65,7 +68,7 @@ def _modes(gathered: Gathered) -> list[str]:
     """The mode of the cosines by layer, ours beside the printed ones: by it the paper tells a group at 1."""
     ours = {}
     for label in (PLAIN, OURS):
-        tables = [gathered.store.tables(cell)["layers"] for cell, _ in gathered.records if cell.label == label]
+        tables = [gathered.store.tables(cell)["layers"] for cell, _ in gathered.finished if cell.label == label]
         ours[label] = pd.concat(tables).groupby("layer")["cosine_mode"].mean()
     told = "; ".join(f"{label} {_values(found)}" for label, found in ours.items())
     printed = "; ".join(f"{of} {_values(found)}" for of, found in MODES[gathered.artefact.id].items())
@@ -97,17 +100,20 @@ def keys(recipe: Recipe) -> int:
 def _unchanged(gathered: Gathered) -> tuple[str, list[str]]:
     """Whether inherited scores leave the entropy as it is; the paper shows it of ViT alone."""
     if not {PLAIN, OURS} <= set(gathered.numbers("entropy_mean")):
-        return "pending", []
+        return gathered.lacking(), []
     gap = against(gathered, "entropy_mean", PLAIN, OURS)
     if "vit" not in gathered.artefact.id:
         return NO_CLAIM, [
             f"The paper shows entropies of ViT only (appendix I: they do not change); of GPT this is our addition. "
             f"With inherited scores the mean changes by {gap} nats: {better('entropy_mean', gap)}."
         ]
-    verdict = TREND if gap.low > -ALIKE and gap.high < ALIKE else NOT_SEEN
+    alone = gap.seeds < FEWEST
+    within = abs(gap.gap) < ALIKE if alone else gap.low > -ALIKE and gap.high < ALIKE
+    verdict = TREND if within else NOT_SEEN
+    rule = f"less than {ALIKE:g}" if alone else f"an interval within {ALIKE:g}"
     return verdict, [
         "Claim (appendix I): attention entropy is small in some layers, and inherited scores do not change that. Here "
-        f"the mean changes by {gap} nats (all of the interval within {ALIKE:g} counts as unchanged): {verdict}."
+        f"the mean changes by {gap} nats ({rule} counts as unchanged): {verdict}."
     ]
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from uncollapse.reproduction.artefacts import ARTEFACTS
 from uncollapse.reproduction.cells.cell import Cell
+from uncollapse.reproduction.claims import plan
 from uncollapse.reproduction.claims.claim import Run
 
 
@@ -20,7 +20,7 @@ def written(folder: Path, *groups) -> Run:
 
 
 def planned(artefact: str, number: str, level: Callable[[Cell], float]) -> list[dict]:
-    """Every cell that is planned for an artefact at laptop scale, with a number by cell."""
+    """Every cell that is planned for an artefact, with a number by cell that is the same throughout training."""
     return [
         {
             "artefact": artefact,
@@ -29,7 +29,8 @@ def planned(artefact: str, number: str, level: Callable[[Cell], float]) -> list[
             "seed": cell.seed,
             "settings": cell.settings,
             "numbers": {number: level(cell)},
+            "curves": {"step": [0, 1], number: [level(cell), level(cell)]},
             "status": "finished",
         }
-        for cell in ARTEFACTS[artefact].all_cells("laptop")
+        for cell in plan.planned(artefact).values()
     ]

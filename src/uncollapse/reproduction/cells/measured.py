@@ -48,6 +48,16 @@ def trend(steps: Sequence[int], losses: Sequence[float]) -> str:
     return "flat" if abs(change) < CHANGE else "falling" if change < 0 else "rising"
 
 
+def throughout(record: Mapping[str, Any], curve: str) -> float | None:
+    """The mean of a curve of a cell over training; None if it has none.
+
+    >>> throughout({"curves": {"entropy_mean": [1.0, None, 2.0]}}, "entropy_mean")
+    1.5
+    """
+    values = [value for value in record.get("curves", {}).get(curve, ()) if value is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
 def measure(path: Path) -> Measured:
     """Read a run folder."""
     folder = RunFolder(path)

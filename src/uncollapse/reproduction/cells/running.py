@@ -119,11 +119,10 @@ def _about(cell: Cell) -> Record:
 
 
 def _numbers(cell: Cell, numbers: dict[str, float], run: Path) -> dict[str, float]:
-    """In the second paper's cells with the name that its claims have for the entropy, and what W_QK alone leaves."""
-    if "entropy_mean" not in numbers or "kappa_mean" not in cell.keys:
+    """In the second paper's cells with the entropy that W_QK alone leaves."""
+    if "entropy_mean" not in numbers or "kappa_mean" not in cell.keys or not RunFolder(run).model.is_dir():
         return numbers
-    bare = {"entropy_without_bias": round_to(entropy_without_query_bias(run))} if RunFolder(run).model.is_dir() else {}
-    return numbers | {"entropy": numbers["entropy_mean"]} | bare
+    return numbers | {"entropy_without_bias": round_to(entropy_without_query_bias(run))}
 
 
 def _circumstances() -> Record:

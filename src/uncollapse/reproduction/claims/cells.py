@@ -1,10 +1,10 @@
 """Cells: results of trained networks, one JSON file each, under `results/cells/`.
 
 A cell is {"artefact": "hopfield-main-gpt2", "method": "self-attention", "label": "self-attention", "seed": 0,
-"settings": {"layers": 6}, "numbers": {"perplexity": 22.9}, "status": "finished"}, with "curves" over the updates beside
-them; further keys are ignored. Cells with the same artefact, settings and method differ by their seed alone. A
-comparison is made within one artefact and one set of settings, apart from the method's own numbers (alpha,
-alpha_hidden, kappa_scale, kappa_mean).
+"settings": {"layers": 6}, "numbers": {"perplexity": 22.9}, "status": "finished"}, with "curves" over the updates and
+the "definition" of the training beside them; further keys are ignored. Cells with the same artefact, settings and
+method differ by their seed alone. A comparison is made within one artefact and one set of settings, apart from the
+method's own numbers (alpha, alpha_hidden, kappa_scale, kappa_mean).
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..artefacts import ARTEFACTS
 from ..cells.cell import OWN
+from .plan import TINY, Asked, Cell, asked_for, missing, outdated, scale
 
-Cell = Mapping[str, Any]
 Number = str | Callable[[Cell], float | None]  # the name of a number of a cell, or computed from the cell
-TINY, LAPTOP = "tiny", "laptop"  # scales: of cells that only try the code; of those that are planned
 FINISHED = "finished"  # the status of a network that was trained to the end; others have no final number
 
 
@@ -40,49 +39,34 @@ class Found:
         return len(self.finished) + len(self.diverged)
 
 
-def gather(folder: Path, artefacts: Sequence[str], methods: Sequence[str]) -> Found:
+def gather(folder: Path, artefacts: Sequence[str], asked: Asked) -> Found:
     """Read the cells of some methods and compare them with the plan.
 
-    >>> gather(Path("no/such/folder"), ["hopfield-main-gpt2"], ["hopfield", "self-attention"]).missing
+    >>> gather(Path("no/such/folder"), ["hopfield-main-gpt2"], {"hopfield": {}, "self-attention": {}}).missing
     6
     """
-    there = [cell for cell in cells(artefacts, folder) if cell.get("method") in methods]
-    planned = {
-        (artefact, cell.label, cell.seed)
-        for artefact in artefacts
-        if artefact in ARTEFACTS
-        for cell in ARTEFACTS[artefact].all_cells("laptop")
-        if cell.method in methods
-    }
-    known = {
-        (cell["artefact"], cell.get("label"), cell["seed"])
-        for cell in there
-        if cell.get("settings", {}).get("scale") == LAPTOP
-    }
+    every = cells(artefacts, folder)
+    there = [cell for cell in every if asked_for(str(cell.get("method")), cell.get("settings", {}), asked)]
     done = [cell.get("status", FINISHED) == FINISHED for cell in there]
     return Found(
         artefacts,
         [cell for cell, fine in zip(there, done, strict=True) if fine],
         [cell for cell, fine in zip(there, done, strict=True) if not fine],
-        len(planned),
-        len(planned - known),
+        *missing(artefacts, asked, there),
     )
 
 
 def cells(artefacts: Sequence[str], folder: Path) -> list[Cell]:
-    """The cells of some artefacts, sorted by file name, without those that only try the code.
+    """The cells of some artefacts, sorted by file name.
+
+    Those that only try the code are left out, and those that were trained by an earlier definition.
 
     >>> cells(["hopfield-main-gpt2"], Path("no/such/folder"))
     []
     """
     every = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
-    every = [cell for cell in every if cell.get("settings", {}).get("scale") != TINY]
-    return [cell for cell in every if cell.get("artefact") in artefacts]
-
-
-def one_seed_planned(artefact: str) -> bool:
-    """Whether an artefact is planned with one seed, so that there will never be more."""
-    return artefact in ARTEFACTS and ARTEFACTS[artefact].seeds == 1
+    every = [cell for cell in every if cell.get("artefact") in artefacts and scale(cell) != TINY]
+    return [cell for cell in every if not outdated(cell)]
 
 
 def read(cell: Cell, number: Number) -> float | None:
@@ -138,16 +122,18 @@ def values(found: Sequence[Cell], method: str, number: Number) -> dict[Setting, 
 def made_up(
     artefact: str, number: str, levels: Mapping[str, float], settings: Sequence[Mapping[str, Any]] = ({},)
 ) -> list[Cell]:
-    """Cells of three seeds around a level for each method, for mutations and tests."""
-    return [
-        {
-            "artefact": artefact,
-            "method": method,
-            "seed": seed,
-            "settings": dict(setting),
-            "numbers": {number: level * (1.0 + 0.001 * seed)},
-        }
-        for setting in settings
-        for method, level in levels.items()
-        for seed in range(3)
-    ]
+    """Cells of three seeds around a level for each method, the same throughout training, for mutations and tests."""
+    found: list[Cell] = []
+    for setting, (method, level), seed in product(settings, levels.items(), range(3)):
+        value = level * (1.0 + 0.001 * seed)
+        found.append(
+            {
+                "artefact": artefact,
+                "method": method,
+                "seed": seed,
+                "settings": dict(setting),
+                "numbers": {number: value},
+                "curves": {"step": [0, 1], number: [value, value]},
+            }
+        )
+    return found

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .cells import Cell, Found, Setting
+from .cells import Found, Setting
 from .claim import FAILS, HOLDS, PENDING, SCALE, Evidence, Verdict, judge
+from .plan import Cell
 
 LISTED = 4  # settings that a sentence names one by one; of more, the lowest and the highest
 
@@ -21,6 +22,10 @@ class Answer(StrEnum):
     TOO_SMALL = "too small"  # a difference as claimed that is large enough to count is ruled out
     UNDECIDED = "undecided"
     NOTHING = "nothing to lose"  # what should shrink is not there in the first place
+    GUESSING = "both guess"  # neither network has learned anything that could be compared
+
+
+UNTESTED = (Answer.NOTHING, Answer.GUESSING)  # settings that say nothing about a claim
 
 
 @dataclass(frozen=True)
@@ -44,26 +49,27 @@ class Question:
 
 
 def decide(question: Question, found: Found, weighed: Sequence[Weighed]) -> Evidence:
-    """The evidence: what was weighed in each setting, the verdict, and what is missing."""
-    verdict = _verdict([one.answer for one in weighed], question.some)
-    if verdict is None:
-        verdict = PENDING if found.missing or not found.count else SCALE
+    """The evidence: what was weighed in each setting, the verdict, and what is missing; no verdict before all is in."""
+    pending = found.missing > 0 or not found.count
+    verdict = PENDING if pending else _verdict([one.answer for one in weighed], question.some) or SCALE
     numbers: dict[str, float | int | str] = {f"{one.setting}: {question.what}": one.shown for one in weighed}
     numbers["cells found"] = found.count
     if found.diverged:
         numbers["diverged, left out"] = len(found.diverged)
     told = f"{question.what}: {_told(question, weighed)}{question.rule}." if weighed else _nothing(found)
+    if weighed and pending:
+        told = f"So far, {told}"
     return Evidence(verdict, " ".join([told, *_rest(found, verdict)]), numbers)
 
 
 def _verdict(answers: Sequence[Answer], some: bool) -> Verdict | None:
     """None where nothing is decided. One setting that opposes breaks "every"; only all of them break "some"."""
-    tested = [answer for answer in answers if answer != Answer.NOTHING]
+    tested = [answer for answer in answers if answer not in UNTESTED]
     yes, part = tested.count(Answer.AS_CLAIMED), tested.count(Answer.IN_PART)
     no = tested.count(Answer.OPPOSED) + tested.count(Answer.TOO_SMALL)
     if some:
         return HOLDS if yes else FAILS if tested and no == len(tested) else None
-    if not yes + part + no:
+    if not no and (not tested or Answer.UNDECIDED in tested):
         return None
     return judge(yes == len(tested), yes + part > 0)
 

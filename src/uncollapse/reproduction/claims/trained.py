@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .cells import Cell
 from .claim import CONDITION, ERROR, FAILS, HOLDS, PENDING, SCALE, Evidence, Mutation, Run, Verdict, claim
+from .plan import Cell
 
 
 def consequences(gain: str) -> dict[Verdict, str]:

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...cells.hopfield import OURS, PLAIN
-from ...hopfield_violins import ALIGNED
+from ...hopfield_violins import GROUP
+from ...trained_skipfree import GUESSING, MORE
 from ...trained_violins import ALIKE, GONE
-from ..cells import made_up, one_seed_planned
+from ..cells import made_up
 from ..claim import Evidence, Run
 from ..trained import trained
-from ..weighing import Wanted, between, compare, counts_from, toward
+from ..weighing import Wanted, between, compare, toward, when_it_counts
 
 HIDDEN_ONLY = "alpha-hidden-only"
+CHANCE = GUESSING + MORE  # accuracy below which a network guesses
+LEVEL = 50.0  # of made-up plain networks: more than guessing, and a group
 
 
 @dataclass(frozen=True)
@@ -28,21 +31,28 @@ class Direction:
     further: dict[str, Any] = field(default_factory=dict)  # arguments of compare
 
 
-_NO_GROUP = f"where the plain network has a share below {ALIGNED:g} there is no group to lose, and nothing is tested"
+_NO_GROUP = f"where the plain network has a share below {GROUP:g} there is no group to lose, and nothing is tested"
 DIRECTIONS = {
     "lower": Direction(toward(-1), "lower in every setting: {rule}", 0.9, 1.1),
     "higher": Direction(toward(1), "higher in every setting: {rule}", 1.1, 0.9),
+    "higher unless both guess": Direction(
+        toward(1),
+        f"higher in every setting: {{rule}}; where both are below {CHANCE:g} % both guess, and nothing is tested",
+        1.1,
+        0.9,
+        {"chance": CHANCE},
+    ),
     "higher for some": Direction(
         toward(1), "higher for one pair of alpha and alpha' at least: {rule}", 1.1, 0.9, {"some": True}
     ),
-    "fewer": Direction(toward(-1), f"lower in every setting: {{rule}}; {_NO_GROUP}", 0.9, 1.1, {"least": ALIGNED}),
+    "fewer": Direction(toward(-1), f"lower in every setting: {{rule}}; {_NO_GROUP}", 0.9, 1.1, {"least": GROUP}),
     "gone": Direction(
         toward(-1),
         f"lower and below {100 * GONE:g} % of the other's in every setting, and under a condition if it is only lower: "
         f"{{rule}}; {_NO_GROUP}",
         GONE / 2,
         1.1,
-        {"share": GONE, "least": ALIGNED},
+        {"share": GONE, "least": GROUP},
     ),
     "alike": Direction(
         between(-ALIKE, ALIKE),
@@ -52,17 +62,6 @@ DIRECTIONS = {
         1.1,
     ),
 }
-
-
-def _rule(artefacts: Sequence[str], number: str) -> str:
-    """When a difference counts, with as many seeds as are planned."""
-    least = counts_from(number)
-    if all(map(one_seed_planned, artefacts)):
-        return f"with the one seed that is planned, by more than {least}; opposed if it points the other way"
-    return (
-        f"the 95 % interval of the difference over seeds excludes 0; opposed if it excludes 0 on the other side or a "
-        f"difference as claimed of {least} or more"
-    )
 
 
 def _trained(
@@ -81,10 +80,10 @@ def _trained(
     def check(run: Run) -> Evidence:
         return compare(run, artefacts, number, method, PLAIN, way.wanted, **way.further)
 
-    words = way.words.format(rule=_rule(artefacts, number))
+    words = way.words.format(rule=when_it_counts(artefacts, number))
     check.__doc__ = f"The number {number} of the method {method} against {PLAIN}. Holds if it is {words}."
     agree, oppose = (
-        made_up(artefacts[0], number, {PLAIN: 10.0, method: 10.0 * level}) for level in (way.agree, way.oppose)
+        made_up(artefacts[0], number, {PLAIN: LEVEL, method: LEVEL * level}) for level in (way.agree, way.oppose)
     )
     trained(id, place, statement, artefacts, gain, check, agree, oppose)
 
@@ -103,7 +102,7 @@ _ROWS: list[tuple[Any, ...]] = [
     ("hopfield-skipfree", "Main text, networks without residual connections",
      "Without other residual connections, networks with inherited scores and the alpha-skip train better.",
      "a higher accuracy from inherited scores and the alpha-skip where there are no other residual connections",
-     ["hopfield-skipfree"], "accuracy", "higher"),
+     ["hopfield-skipfree"], "accuracy", "higher unless both guess"),
     ("hopfield-fig4-trained", "Appendix H, Figure 4",
      "In trained GPT-2 the group of perfectly aligned tokens disappears with inherited scores.",
      "fewer aligned tokens in GPT-2 with inherited scores", _VIOLINS[:1], "cosine_aligned", "gone"),

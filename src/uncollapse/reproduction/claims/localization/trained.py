@@ -11,12 +11,15 @@ import numpy as np
 
 # kappa_1 = kappa_2 = 0; kappa_1 = 100 with kappa_2 = 0; kappa_1 = 100 with kappa_2 > 0
 from ...cells.localization import KAPPA_MEANS, KAPPA_SCALE, OURS, PLAIN, SCALE_ONLY
-from ...trained_propagation import UNIFORM
-from ..cells import Cell, Number, made_up, named
+from ...cells.measured import throughout
+from ...trained_propagation import NUMBER, UNIFORM
+from ..cells import Number, made_up, named
 from ..claim import Evidence, Run
+from ..plan import Cell
 from ..trained import trained
-from ..weighing import LEAST_CHANGE, between, compare, level, toward, trend
+from ..weighing import between, compare, level, toward, when_it_counts
 
+STRONGEST = KAPPA_MEANS[-1]  # kappa_2
 FIRST = 0.2  # of the updates: the first 10,000 of 50,000
 PHASES = 0.5  # rates that differ by half the larger one, a factor of two, count as different
 _FIGURES = {
@@ -31,8 +34,12 @@ _FIGURES = {
 
 def entropy_throughout(cell: Cell) -> float | None:
     """Mean attention entropy during training."""
-    curve = [value for value in cell.get("curves", {}).get("entropy_mean", ()) if value is not None]
-    return float(np.mean(curve)) if curve else None
+    return throughout(cell, "entropy_mean")
+
+
+def localisation_throughout(cell: Cell) -> float | None:
+    """Localisation on the mean over training."""
+    return throughout(cell, NUMBER)
 
 
 def change_of_rate(cell: Cell) -> float | None:
@@ -59,13 +66,11 @@ class Change:
     number: Number
     expected: int  # 1: rises, -1: falls
     figures: Sequence[int] = tuple(_FIGURES)
-    log: bool = False
+    curve: str = ""  # from which the number is computed, if it is
 
 
 CHANGES = {
-    "scale": Change(
-        "the eigenspectrum's scale shrinks", "a smaller scale of the eigenspectrum", "qk_scale", -1, log=True
-    ),
+    "scale": Change("the eigenspectrum's scale shrinks", "a smaller scale of the eigenspectrum", "qk_scale", -1),
     "entropy": Change("the attention entropy increases", "a higher attention entropy", "entropy_mean", 1),
     "perplexity": Change("the perplexity improves", "a better perplexity", "perplexity", -1),
     "entropy-throughout": Change(
@@ -74,36 +79,34 @@ CHANGES = {
         entropy_throughout,
         1,
         (6,),
+        "entropy_mean",
     ),
-    "localises": Change("attention localises", "attention that is more localised", "localisation", 1, (6,)),
+    "localises": Change("attention localises", "attention that is more localised", NUMBER, 1, (6,)),
 }
 
 
-def _strengths(artefact: str, number: Number, factor: float) -> list[Cell]:
-    """Made-up cells whose number changes by a factor from one kappa_2 to the next."""
+def _weak_and_strong(artefact: str, change: Change, factor: float) -> list[Cell]:
+    """Made-up cells without kappa_2 and with the strongest, whose number differs by a factor."""
     found: list[Cell] = []
-    for n, kappa in enumerate(KAPPA_MEANS):
+    for method, kappa, size in ((SCALE_ONLY, 0.0, 10.0), (OURS, STRONGEST, 10.0 * factor)):
         own = {"kappa_scale": KAPPA_SCALE, "kappa_mean": kappa}
-        name = "number" if callable(number) else number
-        size = 10.0 * factor**n
-        for cell in made_up(artefact, name, {OURS if kappa else SCALE_ONLY: size}, [own]):
-            found.append({**cell, "curves": {"step": [0, 1], "entropy_mean": [size, size]}})
+        found += made_up(artefact, change.curve or named(change.number), {method: size}, [own])
     return found
 
 
 def _over_kappa(figure: int, key: str) -> None:
-    """A number over kappa_2 at kappa_1 = 100, as in the figures."""
+    """A number with the strongest kappa_2 against kappa_2 = 0, both at kappa_1 = 100, as on the results page."""
     change = CHANGES[key]
     artefact = f"localization-fig{figure}"
 
     def check(run: Run) -> Evidence:
-        return trend(run, [artefact], change.number, (SCALE_ONLY, OURS), change.expected, log=change.log)
+        strongest, wanted = {"kappa_mean": STRONGEST}, toward(change.expected)
+        return compare(run, [artefact], change.number, OURS, SCALE_ONLY, wanted, only=strongest)
 
-    what, noun = ("falls", "fall") if change.expected < 0 else ("rises", "rise")
     check.__doc__ = (
-        f"A straight line through {'log10 of ' * change.log}{named(change.number)} over the rank of kappa_2, kappa_1 = "
-        f"100. Holds if it {what}: the 95 % interval of its slope, from the scatter about the line, excludes 0. Fails "
-        f"if it excludes 0 on the other side, or a {noun} of {LEAST_CHANGE} or more over the whole range of kappa_2."
+        f"With kappa_2 = {STRONGEST:g} against kappa_2 = 0, both at kappa_1 = {KAPPA_SCALE:g}: {named(change.number)}. "
+        f"Holds if it is {'lower' if change.expected < 0 else 'higher'}: "
+        f"{when_it_counts([artefact], change.number)}."
     )
     trained(
         f"localization-fig{figure}-{key}",
@@ -112,8 +115,8 @@ def _over_kappa(figure: int, key: str) -> None:
         (artefact,),
         f"{change.gain} from a stronger kappa_2",
         check,
-        _strengths(artefact, change.number, 1.2**change.expected),
-        _strengths(artefact, change.number, 1.2**-change.expected),
+        _weak_and_strong(artefact, change, 1.2**change.expected),
+        _weak_and_strong(artefact, change, 1.2**-change.expected),
     )
 
 
@@ -126,16 +129,16 @@ _FIG_7 = ("localization-fig7",)
 
 
 def _stripes(run: Run) -> Evidence:
-    """Index of localisation of rho with kappa_1 = 100, kappa_2 = 1 against no penalty.
+    """Index of localisation of rho, mean over training, with kappa_1 = 100, kappa_2 = 1 against no penalty."""
+    return compare(run, _FIG_7, localisation_throughout, OURS, PLAIN, toward(1))
 
-    Holds if the 95 % interval of the difference over seeds is above 0.
-    """
-    return compare(run, _FIG_7, "localisation", OURS, PLAIN, toward(1))
+
+_stripes.__doc__ = f"{_stripes.__doc__} Holds if it is higher: {when_it_counts(_FIG_7, localisation_throughout)}."
 
 
 def _uniform(run: Run) -> Evidence:
-    """Index of localisation of rho without penalty (0: all tokens alike, 1: one token)."""
-    return level(run, _FIG_7, "localisation", (PLAIN,), between(-math.inf, UNIFORM))
+    """Index of localisation of rho, mean over training, without penalty (0: all tokens alike, 1: one token)."""
+    return level(run, _FIG_7, localisation_throughout, (PLAIN,), between(-math.inf, UNIFORM))
 
 
 _uniform.__doc__ = f"{_uniform.__doc__} Holds if its 95 % interval over seeds is below {UNIFORM:g}."
@@ -150,7 +153,7 @@ def _phases(run: Run) -> Evidence:
 
 
 def _rho(plain: float, ours: float) -> list[Cell]:
-    return made_up(_FIG_7[0], "localisation", {PLAIN: plain, OURS: ours})
+    return made_up(_FIG_7[0], NUMBER, {PLAIN: plain, OURS: ours})
 
 
 def _entropies(*curve: float) -> list[Cell]:
