@@ -202,6 +202,13 @@ def test_entropies_are_claimed_of_vit_alone(tmp_path):
         assert any(sentence.startswith("Mean by layer: self-attention 1.0") for sentence in found.sentences)
 
 
+@pytest.mark.parametrize(("ours", "verdict"), [(3.9, TREND), (3.75, OUT_OF_REACH), (3.0, NOT_SEEN)])
+def test_an_entropy_is_unchanged_changed_or_neither(tmp_path, ours, verdict):
+    levels = {"self-attention": 4.0, "hopfield": ours}
+    found = made("hopfield-entropy-vit", tmp_path, levels, number="entropy_mean", tables={"entropy": ROWS})
+    assert found.verdict == verdict
+
+
 def test_tables_say_what_a_difference_is_worth(tmp_path):
     levels = {"self-attention": 50.0, "hopfield": 60.0}
     table = beside(gathered("hopfield-main-vit", tmp_path, levels), ["accuracy"], "self-attention")
