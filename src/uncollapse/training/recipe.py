@@ -115,6 +115,8 @@ class Recipe:
             raise ValueError("neither steps nor epochs is set; give one, such as steps: 1000.")
         if (self.task == "images") != (self.family == "vit"):
             raise ValueError(f"task {self.task} does not go with family {self.family}; images are for vit only.")
+        if not self.residual and self.family != "vit":
+            raise ValueError(f"residual: false is for family vit only, got {self.family}.")
         if self.alpha_warmup and self.rule != "hopfield":
             raise ValueError(
                 f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield."
