@@ -1,8 +1,10 @@
 """Every artefact of trained networks at a tiny size: its cells are trained, kept and taken over, its files appear."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -124,6 +126,26 @@ def test_several_at_a_time(tmp_path):
     shop = Workshop(Store(tmp_path / "cells"), tmp_path / "runs", progress=False)
     run_cells(cells, shop, jobs=2)
     assert all(shop.store.current(cell) for cell in cells)
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    script = tmp_path / "pool.py"
+    script.write_text(
+        "import os, time\nfrom concurrent.futures import ProcessPoolExecutor\nfrom multiprocessing import get_context\n"
+        "from uncollapse.reproduction.cells.running import _begin_worker\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, get_context('spawn'), _begin_worker, (1,)) as pool:\n"
+        "        print(pool.submit(os.getpid).result(), flush=True)\n"
+        "        pool.submit(time.sleep, 600).result()\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        parent.kill()
+        try:
+            parent.communicate(timeout=60)  # returns when nobody holds the pipe any more
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 def test_an_interrupted_cell_goes_on(tmp_path):

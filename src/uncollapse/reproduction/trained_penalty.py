@@ -45,8 +45,9 @@ def result(gathered: Gathered) -> Result:
             *gathered.training(),
             scaled_down(gathered),
         ],
-        reading_aid="plain has no penalty at all, which the paper's figures lack; kappa-mean-0 has kappa_1 only; "
-        "forced-zero leaves W_QK no choice but 0. In A, 1 (dotted) is where kappa_2 draws the trace; B is logarithmic.",
+        reading_aid="plain has no penalty at all, which the paper's figures lack; kappa-mean-0 has kappa_1 only"
+        + "; forced-zero leaves W_QK no choice but 0" * (ZERO in gathered.labels)
+        + ". In A, 1 (dotted) is where kappa_2 draws the trace; B is logarithmic.",
         summary=beside(gathered, COLUMNS, PLAIN),
         settings=settings(gathered),
         verdict=verdict,

@@ -28,11 +28,11 @@ class Network:
 
 NETWORKS = {
     "localization-fig6": Network(128, 1, 1200, 3.5),
-    "localization-fig8": Network(32, 1, 800, 1.5),
-    "localization-fig9": Network(32, 3, 600, 1.5),
-    "localization-fig10": Network(32, 6, 500, 2.0),
-    "localization-fig11": Network(128, 3, 400, 2.0),
-    "localization-fig12": Network(128, 6, 300, 2.5),
+    "localization-fig8": Network(32, 1, 1000, 1.5),
+    "localization-fig9": Network(32, 3, 800, 2.0),
+    "localization-fig10": Network(32, 6, 900, 3.0),
+    "localization-fig11": Network(128, 3, 800, 3.5),
+    "localization-fig12": Network(128, 6, 600, 4.5),
 }
 
 

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 from uncollapse.bench.machine import describe_machine
@@ -151,7 +153,9 @@ def run_cells(
         return
     quiet = replace(shop, progress=False)
     first, again = _distinct(cells)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_share_cores, initargs=(jobs,)) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(jobs,)
+    ) as pool:
         waiting = [(cell, pool.submit(run_cell, cell, quiet, force)) for cell in first]
         for number, (cell, outcome) in enumerate(waiting, start=1):
             say(f"cell {number} of {total}: {cell.name}: {outcome.result()}")
@@ -177,7 +181,19 @@ def _announce(cell: Cell, store: Store, say: Callable[[str], object], count: str
     say(f"cell {count}: {cell.name}" + ("; its definition has changed since it was run, so it is run again" * changed))
 
 
-def _share_cores(jobs: int) -> None:
+def _begin_worker(jobs: int) -> None:
+    """A share of the cores, and no bars of libraries: several processes write to one terminal."""
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent takes its workers along; their runs go on from the last checkpoint."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

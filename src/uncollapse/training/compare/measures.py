@@ -17,6 +17,7 @@ from .reading import Run
 
 CONFIDENCE = 0.95
 FEWEST = 3  # seeds below which resampling says nothing
+SMALL = 1e-3  # numbers below it are written with a power of ten
 DIAGNOSED = re.compile(r"diagnose/layer_(\d+)/(\w+)")
 
 
@@ -117,11 +118,16 @@ def shown(row: Mapping[Hashable, Any], value: float | None = None) -> str:
     '2.970'
     >>> shown({"mean": 2.96953, "spread": math.nan})
     '2.97'
+    >>> shown({"mean": 5.0821e-06, "spread": 9.1e-07})
+    '5.08e-06'
     """
     value = row["mean"] if value is None else value
     spread, mean = row["spread"], abs(row["mean"])
     if not spread > 0:
         return f"{value:.4g}"
+    if max(mean, spread) < SMALL:
+        powers = math.floor(math.log10(abs(value) or spread)) - math.floor(math.log10(spread))
+        return f"{value:.{max(0, min(powers + 1, 4))}e}"
     digits = 1 - math.floor(math.log10(spread))
     most = 4 - (math.floor(math.log10(mean)) if mean > 0 else -4)
     return f"{value:.{max(0, min(digits, most))}f}"
