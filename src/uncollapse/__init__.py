@@ -2,94 +2,90 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import metrics as metrics
+    from . import remedies as remedies
     from . import theory as theory
     from .attention import AttentionOnly as AttentionOnly
     from .attention import HiddenState as HiddenState
     from .attention import ScoreRule as ScoreRule
     from .attention import hopfield_attention as hopfield_attention
-    from .diagnosis import DiagnoseCallback as DiagnoseCallback
+    from .attention import release_memory as release_memory
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Observer as Observer
-    from .diagnosis import compare_html as compare_html
     from .diagnosis import diagnose as diagnose
-    from .huggingface import LocaterCallback as LocaterCallback
-    from .huggingface import convert as convert
-    from .huggingface import from_pretrained as from_pretrained
-    from .huggingface import locater_penalty as locater_penalty
-    from .huggingface import restore as restore
-    from .huggingface import set_alpha as set_alpha
+    from .models import convert as convert
+    from .models import from_pretrained as from_pretrained
+    from .models import restore as restore
+    from .models import set_alpha as set_alpha
+    from .remedies import LocaterCallback as LocaterCallback
+    from .remedies import locater_penalty as locater_penalty
     from .training import Recipe as Recipe
     from .training import Run as Run
     from .training import train as train
     from .training.compare import Comparison as Comparison
-    from .training.compare import compare_runs as compare_runs
+    from .training.compare import compare as compare
+    from .watching import DiagnoseCallback as DiagnoseCallback
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "AttentionOnly": "attention",
     "Comparison": "training.compare",
-    "DiagnoseCallback": "diagnosis",
+    "DiagnoseCallback": "watching",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
-    "LocaterCallback": "huggingface",
+    "LocaterCallback": "remedies",
     "Observer": "diagnosis",
     "Recipe": "training",
     "Run": "training",
     "ScoreRule": "attention",
-    "compare_html": "diagnosis",
-    "compare_runs": "training.compare",
-    "convert": "huggingface",
+    "compare": "training.compare",
+    "convert": "models",
     "diagnose": "diagnosis",
-    "from_pretrained": "huggingface",
+    "from_pretrained": "models",
     "hopfield_attention": "attention",
-    "locater_penalty": "huggingface",
-    "restore": "huggingface",
-    "set_alpha": "huggingface",
+    "locater_penalty": "remedies",
+    "release_memory": "attention",
+    "restore": "models",
+    "set_alpha": "models",
     "train": "training",
 }
-_ROOMS = ("metrics", "theory")
+_ROOMS = ("metrics", "remedies", "theory")
+_DEPRECATED = {  # names of version 0.1 -> where they are, and what to use instead
+    "compare_html": ("diagnosis.pages", "uncollapse.compare(reports).to_html(path)"),
+    "compare_runs": ("training.compare", "uncollapse.compare(runs)"),
+}
 
-__all__ = [
-    "AttentionOnly",
-    "Comparison",
-    "DiagnoseCallback",
-    "Diagnosis",
-    "HiddenState",
-    "LocaterCallback",
-    "Observer",
-    "Recipe",
-    "Run",
-    "ScoreRule",
-    "__version__",
-    "compare_html",
-    "compare_runs",
-    "convert",
-    "diagnose",
-    "from_pretrained",
-    "hopfield_attention",
-    "locater_penalty",
-    "metrics",
-    "restore",
-    "set_alpha",
-    "theory",
-    "train",
-]
+__all__ = sorted([*_ROOM_OF, *_ROOMS, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
-        return import_module(f".{name}", __name__)
+        return _imported(name)
     if name in _ROOM_OF:
-        value = getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+        value = getattr(_imported(_ROOM_OF[name]), name)
         globals()[name] = value
         return value
+    if name in _DEPRECATED:
+        module, instead = _DEPRECATED[name]
+        warnings.warn(
+            f"uncollapse.{name} will be removed in version 0.3; use {instead}.", DeprecationWarning, stacklevel=2
+        )
+        return getattr(_imported(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _imported(module: str) -> Any:
+    """A module of this package; a missing optional dependency is named in one sentence."""
+    from .extras import naming_missing_extra
+
+    with naming_missing_extra():
+        return import_module(f".{module}", __name__)
 
 
 def __dir__() -> list[str]:

@@ -97,7 +97,7 @@ RULES = {
     "realformer-mean": uc.ScoreRule.realformer(mean=True),
     "revit": uc.ScoreRule.revit(0.4),
 }
-MASKS = ("none", "causal", "bool", "additive", "padding", "blind rows")
+MASKS = ("none", "causal", "bool", "additive", "padding", "fully_masked rows")
 
 
 def masking(kind: str, stack: Stack, dtype: torch.dtype) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def masking(kind: str, stack: Stack, dtype: torch.dtype) -> dict[str, Any]:
         return {"attn_mask": torch.randn(full[1:], generator=maker, dtype=torch.float64).to(dtype)}
     if kind == "padding":
         return {"attn_mask": torch.rand(full[0], 1, 1, full[3], generator=maker) > 0.3}
-    if kind == "blind rows":
+    if kind == "fully_masked rows":
         mask = torch.rand(full, generator=maker) > 0.4
         mask[:, :, :: max(1, stack.queries // 3)] = False
         return {"attn_mask": mask}

@@ -6,16 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import uncollapse as uc
-from uncollapse.attention.tiling import TILE, Layout
-
-from .parity import Stack, assert_same, evaluate
+from tests.attention.parity import Stack, assert_same, evaluate
+from uncollapse.attention._tiling import TILE, ScoreLayout
 
 FLOAT64 = 1e-9
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.booleans())
 def test_the_strips_of_a_layout_fill_its_memory(queries, keys, causal):
-    layout = Layout(queries, queries if causal else keys, causal)
+    layout = ScoreLayout(queries, queries if causal else keys, causal)
     end, row = 0, 0
     for strip in layout.strips():
         assert (strip.offset, strip.start) == (end, row)
@@ -25,7 +24,7 @@ def test_the_strips_of_a_layout_fill_its_memory(queries, keys, causal):
 
 
 def test_a_causal_layout_stores_little_more_than_half():
-    assert Layout(1024, 1024, causal=True).per_head < 0.54 * 1024 * 1024
+    assert ScoreLayout(1024, 1024, causal=True).per_head < 0.54 * 1024 * 1024
 
 
 def test_scores_of_later_keys_are_minus_infinity_after_a_causal_layer():

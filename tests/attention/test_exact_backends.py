@@ -6,8 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from torch.nn.functional import scaled_dot_product_attention
 
 import uncollapse as uc
-
-from .parity import MASKS, RULES, Stack, assert_same, evaluate, masking, stacks
+from tests.attention.parity import MASKS, RULES, Stack, assert_same, evaluate, masking, stacks
 
 FLOAT64 = 1e-9  # products of at most a hundred terms, each good to 1e-16, through four layers
 FLOAT32 = 2e-4  # the same with 1e-7; scores of RealFormer grow to about 50

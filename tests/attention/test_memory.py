@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ..processes import process
+from tests.processes import process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 BACKENDS = pytest.mark.parametrize("backend", ["carried", "stacked"])

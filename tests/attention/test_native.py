@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from uncollapse.attention import compiled, native
-
-from ..processes import process
-from .parity import Stack, assert_same, evaluate
+from tests.attention.parity import Stack, assert_same, evaluate
+from tests.processes import process
+from uncollapse.attention import _compiled as compiled
+from uncollapse.attention import _native as native
 
 BACKENDS = pytest.mark.parametrize("backend", ["carried", "stacked"])
 

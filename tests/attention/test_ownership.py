@@ -8,9 +8,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import uncollapse as uc
-from uncollapse.attention.pool import POOL, POOLED_BYTES, ScorePool
-
-from .parity import Stack, evaluate
+from tests.attention.parity import Stack, evaluate
+from uncollapse.attention._pool import POOL, POOLED_BYTES, ScorePool
 
 LARGE = {"queries": 260, "keys": 260, "heads": 8, "groups": 8, "batch": 1, "dtype": torch.float32}  # 2 MB: pooled
 KINDS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "torch"])

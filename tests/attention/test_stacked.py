@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import uncollapse as uc
+from tests.attention.parity import Stack
 from uncollapse.attention import memory
-
-from .parity import Stack
 
 
 @pytest.mark.parametrize(("dtype", "layers"), [(torch.float32, 24), (torch.float64, 53), (torch.bfloat16, 24)])

@@ -2,13 +2,12 @@
 
 import pytest
 
+from tests.bench.clock import Clock
 from uncollapse.bench.attention import LONG, attention_cells
-from uncollapse.bench.contestants import CONTESTANTS
-from uncollapse.bench.shapes import Shape
+from uncollapse.bench.contestants import CANDIDATES
+from uncollapse.bench.shapes import StackShape
 
-from .clock import Clock
-
-SHAPE = Shape(length=8, layers=1, heads=1, size=8)
+SHAPE = StackShape(length=8, layers=1, heads=1, size=8)
 
 
 @pytest.mark.parametrize(("seconds", "rounds", "runs"), [(LONG / 2, 3, 4), (2 * LONG, 1, 1)])
@@ -19,7 +18,7 @@ def test_a_long_pass_is_timed_on_its_first_run_alone(seconds, rounds, runs, monk
         calls.append(contestant.name)
         return lambda: (calls.append(contestant.name), clock.takes(seconds if contestant is other else 1.0)())
 
-    other = CONTESTANTS[1]
+    other = CANDIDATES[1]
     monkeypatch.setattr("uncollapse.bench.attention.run_of", run_of)
     cells = attention_cells([SHAPE], rounds=3, budget=1e9, limit=1e9, contestants=[other])
     cell = next(cells)

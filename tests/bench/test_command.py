@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from uncollapse.bench.attention import attention_cells
-from uncollapse.bench.contestants import CONTESTANTS
-from uncollapse.bench.models import Size
+from uncollapse.bench.contestants import CANDIDATES
+from uncollapse.bench.models import InputSizes
 from uncollapse.cli import main
 
 
@@ -31,21 +31,21 @@ def test_the_record_says_on_what_and_how_it_was_measured(folder):
     assert {"date", "processor", "threads", "cores", "packages", "python"} <= set(record["machine"])
     assert record["settings"]["seed"] == 0
     assert record["settings"]["rule"]["name"] == "hopfield"
-    assert len(record["cells"]) == 3 * 2 * len(CONTESTANTS)  # lengths 8, 16, 197; forward, forward + backward
+    assert len(record["cells"]) == 3 * 2 * len(CANDIDATES)  # lengths 8, 16, 197; forward, forward + backward
 
 
 def test_every_cell_has_a_ratio_or_a_reason(folder):
     table = pd.read_csv(folder / "bench.csv", keep_default_na=True)
     assert (table["ratio"].notna() != table["note"].notna()).all()
     assert sorted(table["length"].unique()) == [8, 16, 197]
-    assert set(table["name"]) == {contestant.name for contestant in CONTESTANTS}
+    assert set(table["name"]) == {contestant.name for contestant in CANDIDATES}
 
 
 def test_without_a_terminal_a_line_a_cell_says_how_far_it_is(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("uncollapse.bench.models.QUICK", Size(8, 1, 4, 2, 1, 1, 64))
+    monkeypatch.setattr("uncollapse.bench.models.QUICK", InputSizes(8, 1, 4, 2, 1, 1, 64))
     assert main(["bench", "--quick", "--lengths", "8", "--out", str(tmp_path / "out")]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if " of " in line.split(":")[0]]
-    total = 2 * 2 * len(CONTESTANTS) + 7
+    total = 2 * 2 * len(CANDIDATES) + 7
     assert [line.split(":")[0] for line in lines] == [f"{n} of {total}" for n in range(1, total + 1)]
     assert "B1 H12 T8 D64, causal, forward, SDPA: " in lines[0]
     assert lines[0].endswith(" of SDPA")
@@ -72,7 +72,7 @@ def test_an_estimate_prints_every_form_and_runs_nothing(capsys, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "--estimate", "gpt2", "--length", "8192"]) == 0
     printed = capsys.readouterr().out
-    assert all(contestant.name in printed for contestant in CONTESTANTS)
+    assert all(contestant.name in printed for contestant in CANDIDATES)
     assert "12 layers, B1 H12 T8192 D64, causal" in printed
     assert "for training: " in printed
     assert list(tmp_path.iterdir()) == []

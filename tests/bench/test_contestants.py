@@ -5,12 +5,12 @@ import os
 import pytest
 import torch
 
-from uncollapse.attention import native
+from uncollapse.attention import _native as native
 from uncollapse.attention.functional import hopfield_attention
-from uncollapse.bench.contestants import CONTESTANTS, NATIVE_SWITCH, RULE, native_switched
-from uncollapse.bench.shapes import LENGTHS, VIT, Shape, shapes_of
+from uncollapse.bench.contestants import CANDIDATES, NATIVE_SWITCH, RULE, native_switched
+from uncollapse.bench.shapes import LENGTHS, VIT, StackShape, shapes_of
 
-SHAPES = [Shape(length=70, layers=3, batch=2, heads=2, size=8, causal=causal) for causal in (True, False)]
+SHAPES = [StackShape(length=70, layers=3, batch=2, heads=2, size=8, causal=causal) for causal in (True, False)]
 
 
 def truth(layers, causal, inherits):
@@ -29,7 +29,7 @@ def gradients(outs, layers):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-@pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda contestant: contestant.name)
+@pytest.mark.parametrize("contestant", CANDIDATES, ids=lambda contestant: contestant.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_contestant_computes_the_definition(contestant, shape, dtype):
     layers = [tuple(t.requires_grad_() for t in layer) for layer in shape.inputs(seed=1, dtype=dtype)]
@@ -57,7 +57,7 @@ def test_the_torch_contestant_runs_without_the_compiled_tiles(monkeypatch):
 
 def test_a_contestant_without_its_compiler_says_so(monkeypatch):
     monkeypatch.setenv(NATIVE_SWITCH, "0")
-    compiled = next(c for c in CONTESTANTS if c.needs_compiler)
+    compiled = next(c for c in CANDIDATES if c.needs_compiler)
     assert "no compiler, or UNCOLLAPSE_NATIVE=0" in compiled.missing(SHAPES[0].inputs())
 
 

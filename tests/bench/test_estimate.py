@@ -5,23 +5,22 @@ import json
 import pytest
 from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
 
+from tests.processes import printed_alone
 from uncollapse.bench.auto import what_auto_takes
-from uncollapse.bench.contestants import CONTESTANTS
+from uncollapse.bench.contestants import CANDIDATES
 from uncollapse.bench.estimate import FORMS, arithmetic, held, memory, summed
 from uncollapse.bench.model_shapes import KNOWN, model_shape
-from uncollapse.bench.shapes import Shape
-
-from ..processes import printed_alone
+from uncollapse.bench.shapes import StackShape
 
 # Two layers, one head of size 64, 128 tokens: two strips of 64 rows, 3 of the 4 tiles of 64 x 64 are causal.
-SHAPE = Shape(length=128, layers=2, heads=1)
+SHAPE = StackShape(length=128, layers=2, heads=1)
 PRODUCT = 2 * 64 * 3 * 64 * 64  # one product over the causal tiles
 FULL = 2 * 64 * 128 * 128  # one over the whole matrix
 TOKENS = 4 * 128 * 64  # bytes of one layer's queries
 
 
 def test_every_contestant_has_a_form():
-    assert set(FORMS) == {contestant.name for contestant in CONTESTANTS}
+    assert set(FORMS) == {contestant.name for contestant in CANDIDATES}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_stacked_holds_past_queries_and_keys_the_others_one_layer():
 
 
 def test_grouped_heads_need_less_memory_for_keys():
-    grouped = Shape(length=128, layers=1, heads=4, groups=1)
+    grouped = StackShape(length=128, layers=1, heads=4, groups=1)
     assert held("SDPA", grouped, training=True) == (4 + 1 + 1) * TOKENS
 
 
@@ -70,12 +69,12 @@ def test_stacked_stops_growing_with_depth():
 MEASURED = """
 import json
 from uncollapse.bench.attention import run_of
-from uncollapse.bench.contestants import CONTESTANTS
+from uncollapse.bench.contestants import CANDIDATES
 from uncollapse.bench.memory import peak_added
-from uncollapse.bench.shapes import Shape
+from uncollapse.bench.shapes import StackShape
 
-shape, peaks = Shape(length=1024, layers=2), {}
-for contestant in CONTESTANTS:
+shape, peaks = StackShape(length=1024, layers=2), {}
+for contestant in CANDIDATES:
     layers = shape.inputs()
     if not contestant.missing(layers):
         run = run_of(contestant, layers, shape.causal, training=True)
@@ -97,7 +96,7 @@ def test_the_estimate_is_near_what_is_measured(name, peaks):
         pytest.skip("no compiler for the C++ tiles")
     if peaks[name] is None:
         pytest.skip("this system has no /proc/self/clear_refs")
-    assert peaks[name] == pytest.approx(memory(name, Shape(length=1024, layers=2), training=True), rel=0.34)
+    assert peaks[name] == pytest.approx(memory(name, StackShape(length=1024, layers=2), training=True), rel=0.34)
 
 
 def test_a_known_model_and_a_folder_give_the_same_shape(tmp_path):

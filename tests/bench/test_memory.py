@@ -4,13 +4,12 @@ import json
 
 import pytest
 
+from tests.processes import printed_alone
 from uncollapse.bench.attention import attention_cells
-from uncollapse.bench.contestants import CONTESTANTS
+from uncollapse.bench.contestants import CANDIDATES
 from uncollapse.bench.estimate import memory
 from uncollapse.bench.memory import peak_added, too_large
-from uncollapse.bench.shapes import Shape
-
-from ..processes import printed_alone
+from uncollapse.bench.shapes import StackShape
 
 MEGABYTE = 1 << 20
 ALLOCATIONS = """
@@ -46,8 +45,8 @@ def test_seventy_per_cent_of_free_memory_is_the_limit():
 
 
 def test_a_cell_that_does_not_fit_is_left_out_and_says_so(monkeypatch):
-    shape = Shape(length=64, layers=2, heads=1, size=8)
-    needed = {c.name: memory(c.name, shape, training=True) for c in CONTESTANTS}
+    shape = StackShape(length=64, layers=2, heads=1, size=8)
+    needed = {c.name: memory(c.name, shape, training=True) for c in CANDIDATES}
     free = (needed["SDPA"] + 1) / 0.7
     monkeypatch.setattr("uncollapse.bench.memory.free_bytes", lambda device: free)
     cells = {c.name: c for c in attention_cells([shape], 1, 1.0, 60.0) if c.work == "forward + backward"}
@@ -58,8 +57,8 @@ def test_a_cell_that_does_not_fit_is_left_out_and_says_so(monkeypatch):
 
 
 def test_a_cell_that_would_take_too_long_is_left_out_and_says_so():
-    shapes = [Shape(length=n, layers=1, heads=1, size=8) for n in (8, 4096)]
-    sdpa = CONTESTANTS[:1]
+    shapes = [StackShape(length=n, layers=1, heads=1, size=8) for n in (8, 4096)]
+    sdpa = CANDIDATES[:1]
     first, second = (c for c in attention_cells(shapes, 1, 1.0, limit=1e-3, contestants=sdpa) if c.work == "forward")
     assert first.note == ""
     assert "by what 8 tokens took, and the limit is 0.001 s" in second.note

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from uncollapse.bench.models import Size, compile_cell, duels, gpt2_decode, model_cells
+from uncollapse.bench.models import InputSizes, compile_cell, gpt2_decode, model_cells, pairings
 
 PLENTY = 1e12  # bytes: the guard looks at the full models' size whatever the inputs
 
@@ -14,7 +14,7 @@ def plenty_of_memory(monkeypatch):
     monkeypatch.setattr("uncollapse.bench.memory.free_bytes", lambda device: PLENTY)
 
 
-TINY = Size(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
+TINY = InputSizes(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
 
 
 def test_every_model_gets_a_ratio():
@@ -28,7 +28,7 @@ def test_every_model_gets_a_ratio():
 
 def test_x_transformers_is_left_out_where_it_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "x_transformers", None)
-    monkeypatch.setattr("uncollapse.bench.models.duels", lambda size: list(duels(size))[-1:])
+    monkeypatch.setattr("uncollapse.bench.models.pairings", lambda size: list(pairings(size))[-1:])
     (cell,) = model_cells(TINY, rounds=1, budget=1.0, compile_time=False)
     assert cell.note == "not run: x_transformers is not installed"
     assert cell.ratio is None
@@ -48,6 +48,6 @@ def test_a_failed_compilation_is_a_note(monkeypatch):
     assert cell.seconds is None
 
 
-@pytest.mark.parametrize("size", [TINY, Size()])
+@pytest.mark.parametrize("size", [TINY, InputSizes()])
 def test_names_say_what_was_run(size):
-    assert f"{size.layers} layers, B1 T{size.tokens}" in next(duels(size)).cell.shape
+    assert f"{size.layers} layers, B1 T{size.tokens}" in next(pairings(size)).cell.shape

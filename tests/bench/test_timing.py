@@ -2,9 +2,8 @@
 
 import pytest
 
-from uncollapse.bench.timing import Race, race
-
-from .clock import Clock
+from tests.bench.clock import Clock
+from uncollapse.bench.timing import Timings, race
 
 
 def test_rounds_alternate():
@@ -15,10 +14,10 @@ def test_rounds_alternate():
 
 
 def test_the_ratio_is_best_over_best_and_its_companion_the_median():
-    result = Race(seconds=(2.0, 3.0, 9.0), against=(1.0, 4.0, 3.0))
+    result = Timings(seconds=(2.0, 3.0, 9.0), against=(1.0, 4.0, 3.0))
     assert result.ratio == 2.0
     assert result.median_ratio == 2.0
-    assert Race(seconds=(1.0, 8.0), against=(1.0, 2.0)).median_ratio == 2.5
+    assert Timings(seconds=(1.0, 8.0), against=(1.0, 2.0)).median_ratio == 2.5
 
 
 def test_a_longer_run_has_a_larger_ratio(monkeypatch):

@@ -5,8 +5,8 @@ import pytest
 
 from tests.training.compare.run_folders import write_run
 from uncollapse.report.demo_page import demo_page
-from uncollapse.reproduction.demo import METHODS, measure
-from uncollapse.reproduction.depth import CELLS
+from uncollapse.training.demo.depth import CELLS
+from uncollapse.training.demo.experiment import METHODS, measure
 
 CHARTS = [
     *("depth-networks", "curve-eval-bits-per-byte", "curve-loss"),

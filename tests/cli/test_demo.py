@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from uncollapse.cli import demo, main
-from uncollapse.reproduction.demo import METHODS, QUICK, recipes
+from uncollapse.training.demo.experiment import METHODS, QUICK, recipes
 
 TINY = {
     **{"layers": 2, "heads": 2, "width": 16, "length": 16, "steps": 3, "batch_size": 2, "eval_examples": 2},

@@ -8,8 +8,7 @@ import torch
 import transformers as hf
 
 import uncollapse as uc
-
-from ..huggingface.models import batch, build
+from tests.models.builders import batch, build
 
 
 def fingerprint(model):

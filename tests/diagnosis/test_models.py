@@ -12,11 +12,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import uncollapse as uc
-from uncollapse.huggingface.families import query_key_weights
-
-from ..huggingface.models import batch, build
-from ..processes import printed_alone
-from . import oracle
+from tests.diagnosis import oracle
+from tests.models.builders import batch, build
+from tests.processes import printed_alone
+from uncollapse.models.families import query_key_weights
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
 IDS = {"input_ids": torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))}

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 import uncollapse as uc
-
-from ..huggingface.models import BUILDERS, CAUSAL, ENCODERS, VISION, batch, build
-from ..huggingface.plain import PLAIN
-from . import oracle
+from tests.diagnosis import oracle
+from tests.models.builders import BUILDERS, CAUSAL, ENCODERS, VISION, batch, build
+from tests.models.plain import PLAIN
 
 # Scores are taken in float32 (1e-7 of scores up to some 50); LLaMA's norms run in float32 in both passes.
 CLOSE = {"rel": 2e-5, "abs": 2e-5}

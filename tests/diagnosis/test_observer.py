@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import uncollapse as uc
-
-from . import oracle
-from .test_numbers import check
+from tests.diagnosis import oracle
+from tests.diagnosis.test_numbers import check
 
 
 def drawn(*shape, seed=0):

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import uncollapse as uc
-
-from ..huggingface.models import batch, build
+from tests.models.builders import batch, build
 
 
 @pytest.fixture(scope="module")

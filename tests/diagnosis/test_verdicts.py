@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import uncollapse as uc
-
-from .trained import TRAINED, needs_data
+from tests.diagnosis.trained import TRAINED, needs_data
 
 
 def drawn(*shape, seed=0):

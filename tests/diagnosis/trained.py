@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from uncollapse.reproduction.trained_models import TRAINED, encoder, model_folder, reactions, stories
+from uncollapse_studies.trained_models import TRAINED, encoder, model_folder, reactions, stories
 
 DATA = os.environ.get("UNCOLLAPSE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="UNCOLLAPSE_DATA names no folder with trained models")

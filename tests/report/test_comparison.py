@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 import uncollapse as uc
+from tests.report.diagnoses import diagnosis
 from uncollapse.report.content import Content, Finding
 from uncollapse.report.differences import differences
-
-from .diagnoses import diagnosis
 
 
 def content(name: str, ratios: list[float], findings=(), **columns: list[float]) -> Content:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import uncollapse as uc
+from tests.report.diagnoses import HOSTILE, diagnosis
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
 from uncollapse.report.diagnosis_page import strip
@@ -17,8 +18,6 @@ from uncollapse.report.final_strip import final_strip
 from uncollapse.report.rho_map import binned, rho_map
 from uncollapse.report.similarity_violins import similarity_violins
 from uncollapse.report.training_curves import MEAN, training_curve
-
-from .diagnoses import HOSTILE, diagnosis
 
 
 @pytest.fixture(scope="module")

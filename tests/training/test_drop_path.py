@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import uncollapse as uc
-from tests.huggingface.models import batch, build, logits
+from tests.models.builders import batch, build, logits
 from uncollapse.training.drop_path import add_drop_path, remove_drop_path
 
 

@@ -8,10 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 import uncollapse as uc
+from tests.training.tiny import IMAGES, KEYS, start
 from uncollapse.training import checkpoints
 from uncollapse.training.run_folder import RunFolder
-
-from .tiny import IMAGES, KEYS, start
 
 STEPS = 24
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
+from uncollapse.data.images import ImageCollator, load_images
 from uncollapse.training.augmentation import Mixup, augment_batch
-from uncollapse.training.images import ImageCollator, load_images
 from uncollapse.training.loss import ImageLoss, soft_cross_entropy
 
 

@@ -5,9 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 import uncollapse as uc
+from tests.training.tiny import KEYS, accelerate_launch, torchrun
 from uncollapse.training.run_folder import RunFolder
-
-from .tiny import KEYS, accelerate_launch, torchrun
 
 STEPS = 6
 PLAIN = KEYS | {"dropout": 0.0, "diagnose_every": 6, "kappa_scale": 0.01}

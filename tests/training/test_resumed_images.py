@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
+from uncollapse.data.images import ImageCollator, load_images
 from uncollapse.training.augmentation import Augmentation, Mixup, augment_batch
 from uncollapse.training.drop_path import add_drop_path
-from uncollapse.training.images import ImageCollator, load_images
 from uncollapse.training.loss import ImageLoss
 from uncollapse.training.schedule import learning_rate_schedule
 

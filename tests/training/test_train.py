@@ -8,10 +8,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import uncollapse as uc
+from tests.training.tiny import IMAGES, KEYS
 from uncollapse.cli import main
 from uncollapse.training.tasks import task_of
-
-from .tiny import IMAGES, KEYS
 
 WORDS = {"eval_loss", "eval_perplexity", "eval_bits_per_byte"}
 

@@ -1,8 +1,9 @@
 """The mechanism: attention whose scores are inherited from layer to layer. Tensors in and out; torch only."""
 
 from .functional import BACKENDS, hopfield_attention
+from .memory import release_memory
 from .network import AttentionOnly
 from .rule import ScoreRule
 from .state import HiddenState
 
-__all__ = ["BACKENDS", "AttentionOnly", "HiddenState", "ScoreRule", "hopfield_attention"]
+__all__ = ["BACKENDS", "AttentionOnly", "HiddenState", "ScoreRule", "hopfield_attention", "release_memory"]

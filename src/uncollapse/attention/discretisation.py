@@ -32,7 +32,7 @@ Difference = Literal["forward", "backward", "central"]
 Scheme = tuple[Difference, Difference]
 
 
-class Layer(Protocol):
+class ScoredLayer(Protocol):
     """What a step needs of a layer."""
 
     def norm(self, x: Tensor, /) -> Tensor:
@@ -100,7 +100,7 @@ class Discretisation:
 
 
 def integrate(
-    layers: Iterable[Layer],
+    layers: Iterable[ScoredLayer],
     x: Tensor,
     scheme: Discretisation,
     alpha: float,
@@ -115,7 +115,7 @@ def integrate(
     for layer in layers:
         y = layer.norm(x)
 
-        def drive(at: Tensor, layer: Layer = layer) -> Tensor:
+        def drive(at: Tensor, layer: ScoredLayer = layer) -> Tensor:
             return layer.read(hidden.at(layer, at), at, attn_mask=attn_mask, is_causal=is_causal)
 
         if scheme.visible == "backward":
@@ -139,7 +139,7 @@ class _Hidden:
         self.now: Tensor | None = None  # backward: h_{n-1}; otherwise h_n, known before the layer is evaluated
         self.before: Tensor | None = None  # h_{n-1}, for the central difference
 
-    def at(self, layer: Layer, tokens: Tensor) -> Tensor:
+    def at(self, layer: ScoredLayer, tokens: Tensor) -> Tensor:
         if self.difference == "backward":
             keep, take = self.rule.coefficients(self.n)
             scores = layer.scores(tokens)
@@ -149,7 +149,7 @@ class _Hidden:
             return torch.zeros_like(scores) if self.rule.start == "zero" else scores
         return self.now
 
-    def advance(self, layer: Layer, tokens: Tensor) -> None:
+    def advance(self, layer: ScoredLayer, tokens: Tensor) -> None:
         """Go to the next layer; `tokens` are those at which this one was evaluated."""
         h = self.at(layer, tokens)
         if self.difference == "backward":

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .carried import carried_attention
+from ._carried import carried_attention
+from ._stacked import stacked_attention
 from .memory import choose
 from .reference import reference_attention
 from .rule import ScoreRule, Start, chosen_rule
-from .stacked import stacked_attention
 from .state import HiddenState, score_dtype
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {

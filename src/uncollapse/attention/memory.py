@@ -1,4 +1,4 @@
-"""Which backend `auto` takes: `carried` where its scores fit into free memory, else `stacked`."""
+"""Memory of scores: what `carried` needs, which backend `auto` takes for it, and how to give memory back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import torch
 from torch import Tensor
 
+from ._pool import POOL
+from ._tiling import ScoreLayout
 from .state import score_dtype
-from .tiling import Layout
 
 FREE_SHARE = 0.5  # of the free memory that score matrices may take; the rest is the model's
 ASSUMED_DEPTH = 24  # layers, where the caller gives no hint
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 def carried_bytes(q: Tensor, k: Tensor, is_causal: bool, depth: int | None, needs_gradient: bool) -> int:
     """Score memory of `carried`: a matrix a layer for the backward pass, else one for all layers."""
     matrices = (depth or ASSUMED_DEPTH) if needs_gradient else 1
-    per_head = Layout(q.shape[2], k.shape[2], is_causal).per_head
+    per_head = ScoreLayout(q.shape[2], k.shape[2], is_causal).per_head
     return matrices * q.shape[0] * q.shape[1] * per_head * score_dtype(q.dtype).itemsize
 
 
@@ -54,3 +55,15 @@ def choose(q: Tensor, k: Tensor, is_causal: bool, depth: int | None) -> str:
         free / 1e6,
     )
     return name
+
+
+def release_memory() -> None:
+    """Return the score buffers that wait to be used again to the operating system.
+
+    On the CPU, buffers are kept from step to step because fresh memory is slow. Call this between two models, or
+    before memory is measured.
+
+    >>> import uncollapse as uc
+    >>> uc.release_memory()
+    """
+    POOL.release()

@@ -67,5 +67,5 @@ def masked(hidden: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
 
 def softmax_of_visible(hidden: Tensor) -> Tensor:
     """Softmax over the keys; a row that sees no key has weight 0 everywhere, and gradient 0."""
-    blind = (hidden == float("-inf")).all(dim=-1, keepdim=True)  # (B, H, Q, 1)
-    return torch.softmax(hidden.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+    fully_masked = (hidden == float("-inf")).all(dim=-1, keepdim=True)  # (B, H, Q, 1)
+    return torch.softmax(hidden.masked_fill(fully_masked, 0.0), dim=-1).masked_fill(fully_masked, 0.0)

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import torch
 
-from .cell import FORWARD, TRAINING, Cell, figures
-from .contestants import CONTESTANTS, SDPA, Contestant
+from .contestants import CANDIDATES, SDPA, Candidate
 from .estimate import memory
+from .measurement import FORWARD, TRAINING, Measurement, figures
 from .memory import peak_added, settle, too_large
-from .shapes import Layers, Shape
-from .timing import Race, Run, race, timed
+from .shapes import Layers, StackShape
+from .timing import Run, Timings, race, timed
 
 SEED = 0
 LONG = 30.0  # seconds of a pass that is timed on its first run, and only then
 
 
-def run_of(contestant: Contestant, layers: Layers, causal: bool, training: bool) -> Run:
+def run_of(contestant: Candidate, layers: Layers, causal: bool, training: bool) -> Run:
     """One pass through a stack: forward without gradients, or forward and backward to every input."""
 
     def forward() -> None:
@@ -39,12 +39,12 @@ def run_of(contestant: Contestant, layers: Layers, causal: bool, training: bool)
 
 
 def attention_cells(
-    shapes: Sequence[Shape],
+    shapes: Sequence[StackShape],
     rounds: int,
     budget: float,
     limit: float,
-    contestants: Sequence[Contestant] = CONTESTANTS,
-) -> Iterator[Cell]:
+    contestants: Sequence[Candidate] = CANDIDATES,
+) -> Iterator[Measurement]:
     """Yield one cell a contestant, shape and pass; `budget` seconds a race, `limit` seconds a run.
 
     SDPA is raced too, against itself: how far its ratio is from 1 is the noise of the machine.
@@ -68,16 +68,16 @@ def attention_cells(
     settle()
 
 
-def blank(contestant: Contestant, shape: Shape, training: bool) -> Cell:
+def blank(contestant: Candidate, shape: StackShape, training: bool) -> Measurement:
     """A cell with nothing measured yet."""
     work = TRAINING if training else FORWARD
-    return Cell("attention", contestant.name, SDPA.name, shape.name, shape.length, shape.causal, work)
+    return Measurement("attention", contestant.name, SDPA.name, shape.name, shape.length, shape.causal, work)
 
 
-def too_long(known: tuple[int, float] | None, shape: Shape, limit: float) -> str | None:
+def too_long(known: tuple[int, float] | None, shape: StackShape, limit: float) -> str | None:
     """Why a run is not started: a shorter one says that it would take more than `limit` seconds.
 
-    >>> too_long((1024, 10.0), Shape(length=4096), limit=100)
+    >>> too_long((1024, 10.0), StackShape(length=4096), limit=100)
     'not run: would take about 160 s a run by what 1024 tokens took, and the limit is 100 s'
     """
     if known is None:
@@ -92,14 +92,14 @@ def too_long(known: tuple[int, float] | None, shape: Shape, limit: float) -> str
 
 
 def _measure(
-    cell: Cell,
-    contestant: Contestant,
-    shape: Shape,
+    cell: Measurement,
+    contestant: Candidate,
+    shape: StackShape,
     training: bool,
     rounds: int,
     budget: float,
     sdpa_peak: float | None,
-) -> Cell:
+) -> Measurement:
     layers = shape.inputs(SEED)
     missing = contestant.missing(layers)
     if missing is not None:
@@ -111,5 +111,5 @@ def _measure(
     first: list[float] = []
     peak = peak_added(lambda: first.append(timed(run)))
     # First passes warm up. In one this long there is little of that, and it counts.
-    laps = Race((first[0],), (first_against,)) if first[0] > LONG else race(run, against, rounds, budget)
+    laps = Timings((first[0],), (first_against,)) if first[0] > LONG else race(run, against, rounds, budget)
     return figures(cell, laps, peak, sdpa_peak)

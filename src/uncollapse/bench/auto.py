@@ -6,13 +6,13 @@ import torch
 
 from uncollapse.attention.memory import FREE_SHARE, carried_bytes, free_bytes
 
-from .shapes import Shape
+from .shapes import StackShape
 
 
-def what_auto_takes(shape: Shape) -> list[str]:
+def what_auto_takes(shape: StackShape) -> list[str]:
     """A sentence for training and one for a forward pass without gradients.
 
-    >>> what_auto_takes(Shape(length=64))[1]
+    >>> what_auto_takes(StackShape(length=64))[1]
     'auto takes carried for a forward pass without gradients: its scores need 0.0 GB, ... GB may be used here.'
     """
     q = torch.empty(shape.batch, shape.heads, shape.length, shape.size, device="meta")

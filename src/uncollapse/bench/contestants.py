@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uncollapse.attention import native
+from uncollapse.attention import _native as native
 from uncollapse.attention.functional import hopfield_attention
 from uncollapse.attention.rule import ScoreRule
 
@@ -29,7 +29,7 @@ Stack = Callable[[Layers, bool], Iterator[Tensor]]
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """One form of attention under its name."""
 
     name: str
@@ -129,13 +129,13 @@ def _attend(hidden: Tensor, v: Tensor, future: Tensor | None) -> Tensor:
     return torch.softmax(_hide(hidden, future), dim=-1) @ v
 
 
-SDPA = Contestant("SDPA", "torch's scaled_dot_product_attention; no scores are inherited", False, sdpa)
-CONTESTANTS = (
+SDPA = Candidate("SDPA", "torch's scaled_dot_product_attention; no scores are inherited", False, sdpa)
+CANDIDATES = (
     SDPA,
-    Contestant("plain attention", "softmax(QKᵀ)V in torch operations; no scores are inherited", False, plain),
-    Contestant("plain hopfield", "inherited scores as the formula is written", True, plain_hopfield),
-    Contestant("SDPA + mask", "inherited scores as the additive mask of SDPA", True, additive_mask),
-    Contestant("carried, C++", "backend carried, its tiles in C++", True, ours("carried"), needs_compiler=True),
-    Contestant("carried, torch", "backend carried, its tiles in torch operations", True, ours("carried", False)),
-    Contestant("stacked", "backend stacked, no score matrix", True, ours("stacked"), needs_compiler=True),
+    Candidate("plain attention", "softmax(QKᵀ)V in torch operations; no scores are inherited", False, plain),
+    Candidate("plain hopfield", "inherited scores as the formula is written", True, plain_hopfield),
+    Candidate("SDPA + mask", "inherited scores as the additive mask of SDPA", True, additive_mask),
+    Candidate("carried, C++", "backend carried, its tiles in C++", True, ours("carried"), needs_compiler=True),
+    Candidate("carried, torch", "backend carried, its tiles in torch operations", True, ours("carried", False)),
+    Candidate("stacked", "backend stacked, no score matrix", True, ours("stacked"), needs_compiler=True),
 )

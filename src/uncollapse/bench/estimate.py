@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from uncollapse.attention.tiling import Layout
+from uncollapse.attention._tiling import ScoreLayout
 
 from .contestants import RULE
-from .shapes import Shape
+from .shapes import StackShape
 
 FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
-class Form:
+class CostEstimate:
     """What one contestant computes and keeps."""
 
     tiled: bool  # leaves out the tiles above the diagonal of a causal layer
@@ -59,22 +59,22 @@ def _four(layer: int) -> int:
 
 
 FORMS = {  # a name of `contestants` -> its form
-    "SDPA": Form(True, _two, lambda n: 5, 0, lambda layers: 0),
-    "plain attention": Form(False, _two, _four, 3, lambda layers: layers + 3),
-    "plain hopfield": Form(False, _two, _four, 4, lambda layers: layers + 4),
-    "SDPA + mask": Form(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
-    "carried, C++": Form(True, _two, _four, 1, lambda layers: layers),
-    "carried, torch": Form(True, _two, _four, 1, lambda layers: layers),
-    "stacked": Form(
+    "SDPA": CostEstimate(True, _two, lambda n: 5, 0, lambda layers: 0),
+    "plain attention": CostEstimate(False, _two, _four, 3, lambda layers: layers + 3),
+    "plain hopfield": CostEstimate(False, _two, _four, 4, lambda layers: layers + 4),
+    "SDPA + mask": CostEstimate(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
+    "carried, C++": CostEstimate(True, _two, _four, 1, lambda layers: layers),
+    "carried, torch": CostEstimate(True, _two, _four, 1, lambda layers: layers),
+    "stacked": CostEstimate(
         True, lambda n: summed(n) + 1, lambda n: 3 * summed(n) + 2, 0, lambda layers: 0, lambda layers: summed(layers)
     ),
 }
 
 
-def arithmetic(name: str, shape: Shape, training: bool) -> int:
+def arithmetic(name: str, shape: StackShape, training: bool) -> int:
     """Floating-point operations of a stack, forward or forward and backward.
 
-    >>> arithmetic("SDPA", Shape(length=64, layers=1, heads=1), training=False) == 2 * 2 * 64**3
+    >>> arithmetic("SDPA", StackShape(length=64, layers=1, heads=1), training=False) == 2 * 2 * 64**3
     True
     """
     form = FORMS[name]
@@ -83,10 +83,10 @@ def arithmetic(name: str, shape: Shape, training: bool) -> int:
     return products * 2 * shape.size * _scores(shape, form)
 
 
-def memory(name: str, shape: Shape, training: bool) -> int:
+def memory(name: str, shape: StackShape, training: bool) -> int:
     """Bytes that a stack adds at its peak, forward or forward and backward.
 
-    >>> one = Shape(length=64, layers=1, heads=1)
+    >>> one = StackShape(length=64, layers=1, heads=1)
     >>> memory("carried, C++", one, training=True) - memory("SDPA", one, training=True) == 4 * 64 * 64
     True
     """
@@ -101,7 +101,7 @@ def memory(name: str, shape: Shape, training: bool) -> int:
     return form.training_scores(shape.layers) * scores + outputs_and_gradients + on_their_way
 
 
-def held(name: str, shape: Shape, training: bool) -> int:
+def held(name: str, shape: StackShape, training: bool) -> int:
     """Bytes of queries, keys and values that must stay: without gradients one layer's; `stacked` keeps past ones."""
     queries = FLOAT * shape.batch * shape.heads * shape.length * shape.size
     keys = queries * (shape.groups or shape.heads) // shape.heads
@@ -110,7 +110,7 @@ def held(name: str, shape: Shape, training: bool) -> int:
     return (summed(shape.layers) if name == "stacked" else 1) * (queries + keys) + keys
 
 
-def _scores(shape: Shape, form: Form) -> int:
+def _scores(shape: StackShape, form: CostEstimate) -> int:
     """Scores of one layer that a form computes or keeps."""
-    per_head = Layout(shape.length, shape.length, shape.causal and form.tiled).per_head
+    per_head = ScoreLayout(shape.length, shape.length, shape.causal and form.tiled).per_head
     return shape.batch * shape.heads * per_head

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from uncollapse.attention._pool import POOL
 from uncollapse.attention.memory import free_bytes
-from uncollapse.attention.pool import POOL
 
 USABLE = 0.7  # of the free memory: a run that is estimated to need more is not started
 

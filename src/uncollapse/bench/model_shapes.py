@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from .shapes import Shape
+from .shapes import StackShape
 
 KNOWN = {  # name -> layers, query heads, key/value heads, head size, causal
     "gpt2": (12, 12, 12, 64, True),
@@ -22,7 +22,7 @@ KNOWN = {  # name -> layers, query heads, key/value heads, head size, causal
 }
 
 
-def model_shape(model: str, length: int, batch: int = 1) -> Shape:
+def model_shape(model: str, length: int, batch: int = 1) -> StackShape:
     """The attention layers of a model at a length.
 
     >>> model_shape("gpt2", 1024).name
@@ -38,7 +38,7 @@ def model_shape(model: str, length: int, batch: int = 1) -> Shape:
         near = difflib.get_close_matches(model, KNOWN, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the names are {', '.join(KNOWN)}."
         raise ValueError(f"{model!r} is neither a folder with a config.json nor a known model; {hint}")
-    return Shape(length, layers, batch, heads, size, causal, groups)
+    return StackShape(length, layers, batch, heads, size, causal, groups)
 
 
 def _from_config(folder: Path) -> tuple[int, int, int, int, bool]:

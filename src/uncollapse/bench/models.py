@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from uncollapse.diagnosis import diagnose
-from uncollapse.huggingface.convert import convert
-from uncollapse.huggingface.locater import add_gradient
 from uncollapse.metrics import cosine_pairs, entropy
+from uncollapse.models.convert import convert
+from uncollapse.remedies.locater import add_gradient
 
 from .attention import SEED
-from .cell import Cell, figures, megabytes
+from .measurement import Measurement, figures, megabytes
 from .memory import peak_added, settle, too_large
 from .timing import Run, race
 
 ADAM_COPIES = 5  # weights, gradients, two moments, and one for the optimizer's own temporaries
 COMPILE = """
-import time, uncollapse.attention.native as native
+import time, uncollapse.attention._native as native
 start = time.perf_counter()
 assert native.operators() is not None
 print(time.perf_counter() - start)
@@ -34,7 +34,7 @@ print(time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
-class Size:
+class InputSizes:
     """How large the models' inputs are."""
 
     tokens: int = 1024
@@ -46,52 +46,54 @@ class Size:
     vocabulary: int = 50257
 
 
-FULL = Size()
-QUICK = Size(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2, vocabulary=4096)
+FULL = InputSizes()
+QUICK = InputSizes(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2, vocabulary=4096)
 
 
 @dataclass(frozen=True)
-class Duel:
+class Pairing:
     """A run and the one it is compared with, made when it is their turn and dropped after it."""
 
-    cell: Cell
-    make: Callable[[Size], tuple[Run, Run]]  # the run, and against what
+    cell: Measurement
+    make: Callable[[InputSizes], tuple[Run, Run]]  # the run, and against what
     parameters: float  # of one model, roughly, for the memory guard
 
 
-def model_cells(size: Size, rounds: int, budget: float, compile_time: bool = True) -> Iterator[Cell]:
+def model_cells(size: InputSizes, rounds: int, budget: float, compile_time: bool = True) -> Iterator[Measurement]:
     """Yield one cell a model: training steps, decoding, x-transformers, and the compilation on first use."""
-    for duel in duels(size):
+    for duel in pairings(size):
         yield _measure(duel, size, rounds, budget)
         settle()
     if compile_time:
         yield compile_cell()
 
 
-def duels(size: Size) -> Iterator[Duel]:
+def pairings(size: InputSizes) -> Iterator[Pairing]:
     """What is compared."""
     step = "training step"
     gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
-    yield Duel(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
-    yield Duel(_cell("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
+    yield Pairing(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
+    yield Pairing(_cell("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
     images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
-    yield Duel(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
+    yield Pairing(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
     length = size.prompt + size.new_tokens
     decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
-    yield Duel(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
+    yield Pairing(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
     seen = f"{size.layers} layers, {size.batches} x B1 T{size.tokens}"
-    yield Duel(_cell("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6)
+    yield Pairing(
+        _cell("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6
+    )
     cell = _cell("GPT-2, output_attentions", "plain forwards", seen, size.tokens, True, "entropy and cosine only")
-    yield Duel(cell, gpt2_collected, 124e6)
+    yield Pairing(cell, gpt2_collected, 124e6)
     cell = _cell("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
-    yield Duel(cell, x_transformers_step, 124e6)
+    yield Pairing(cell, x_transformers_step, 124e6)
 
 
-def _cell(name: str, against: str, shape: str, length: int, causal: bool, work: str) -> Cell:
-    return Cell("model", name, against, shape, length, causal, work)
+def _cell(name: str, against: str, shape: str, length: int, causal: bool, work: str) -> Measurement:
+    return Measurement("model", name, against, shape, length, causal, work)
 
 
-def _measure(duel: Duel, size: Size, rounds: int, budget: float) -> Cell:
+def _measure(duel: Pairing, size: InputSizes, rounds: int, budget: float) -> Measurement:
     note = too_large(2 * ADAM_COPIES * 4 * duel.parameters)
     if note is not None:
         return replace(duel.cell, note=note)
@@ -118,7 +120,7 @@ def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_ste
     return run
 
 
-def gpt2_step(size: Size) -> tuple[Run, Run]:
+def gpt2_step(size: InputSizes) -> tuple[Run, Run]:
     """GPT-2 of small's width, without dropout: with it CPU SDPA leaves its fast path."""
     stock, converted = _stock_and_converted(_gpt2(size).train())
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
@@ -129,7 +131,7 @@ def gpt2_step(size: Size) -> tuple[Run, Run]:
     return step(converted), step(stock)
 
 
-def gpt2_locater(size: Size) -> tuple[Run, Run]:
+def gpt2_locater(size: InputSizes) -> tuple[Run, Run]:
     """The same model with the penalty's gradient added before each step, as LocaterCallback does."""
     stock = _gpt2(size).train()
     regularised = copy.deepcopy(stock)
@@ -141,7 +143,7 @@ def gpt2_locater(size: Size) -> tuple[Run, Run]:
     return step(regularised, lambda: add_gradient(regularised, 0.01, 0.1)), step(stock, lambda: None)
 
 
-def vit_step(size: Size) -> tuple[Run, Run]:
+def vit_step(size: InputSizes) -> tuple[Run, Run]:
     """ViT of Tiny's width on images of 224 x 224 pixels."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -159,7 +161,7 @@ def vit_step(size: Size) -> tuple[Run, Run]:
     return step(converted), step(stock)
 
 
-def gpt2_decode(size: Size) -> tuple[Run, Run]:
+def gpt2_decode(size: InputSizes) -> tuple[Run, Run]:
     """Greedy decoding with a cache, through generate(); the prompt's own pass is part of it."""
     stock, converted = _stock_and_converted(_gpt2(size).eval())
     prompt = torch.randint(0, size.vocabulary - 1, (1, size.prompt))
@@ -180,14 +182,14 @@ def gpt2_decode(size: Size) -> tuple[Run, Run]:
     return decode(converted), decode(stock)
 
 
-def gpt2_diagnose(size: Size) -> tuple[Run, Run]:
+def gpt2_diagnose(size: InputSizes) -> tuple[Run, Run]:
     """One streaming pass with all metrics, against forwards that measure nothing."""
     model = _gpt2(size).eval()
     batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
     return lambda: diagnose(model, batches, progress=False), lambda: _forwards(model, batches)
 
 
-def gpt2_collected(size: Size) -> tuple[Run, Run]:
+def gpt2_collected(size: InputSizes) -> tuple[Run, Run]:
     """What is done without a streaming pass: keep the attention maps and hidden states, then two metrics of them."""
     model = _gpt2(size).eval()
     model.set_attn_implementation("eager")
@@ -214,7 +216,7 @@ def _forwards(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> None:
             model(**batch)
 
 
-def x_transformers_step(size: Size) -> tuple[Run, Run]:
+def x_transformers_step(size: InputSizes) -> tuple[Run, Run]:
     """A decoder of GPT-2 small's size in x-transformers: residual_attn against its fast path, which excludes it."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
@@ -231,9 +233,9 @@ def x_transformers_step(size: Size) -> tuple[Run, Run]:
     return step(residual_attn=True), step(attn_flash=True)
 
 
-def compile_cell() -> Cell:
+def compile_cell() -> Measurement:
     """Seconds that the first use of the C++ tiles takes, in a fresh process with an empty cache."""
-    cell = Cell("model", "C++ tiles", "", "first use", 0, False, "compilation")
+    cell = Measurement("model", "C++ tiles", "", "first use", 0, False, "compilation")
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"UNCOLLAPSE_CACHE": cache}
         done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
@@ -242,7 +244,7 @@ def compile_cell() -> Cell:
     return replace(cell, seconds=float(done.stdout), rounds=1)
 
 
-def _gpt2(size: Size) -> Any:
+def _gpt2(size: InputSizes) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(

@@ -18,10 +18,10 @@ QUICK_LENGTHS = (256,)
 
 
 @dataclass(frozen=True)
-class Shape:
+class StackShape:
     """A stack of attention layers.
 
-    >>> Shape(length=8, layers=2).name
+    >>> StackShape(length=8, layers=2).name
     '2 layers, B1 H12 T8 D64, causal'
     """
 
@@ -49,9 +49,11 @@ class Shape:
         return [(draw(), draw(), draw()) for _ in range(self.layers)]
 
 
-VIT = Shape(length=197, batch=8, heads=3, causal=False)  # ViT-Tiny at 224 pixels: 14 x 14 patches and a class token
+VIT = StackShape(
+    length=197, batch=8, heads=3, causal=False
+)  # ViT-Tiny at 224 pixels: 14 x 14 patches and a class token
 
 
-def shapes_of(lengths: Sequence[int]) -> list[Shape]:
+def shapes_of(lengths: Sequence[int]) -> list[StackShape]:
     """GPT-2 small's attention at each length, from the shortest on, then ViT-Tiny's."""
-    return [*(Shape(length=length) for length in sorted(set(lengths))), VIT]
+    return [*(StackShape(length=length) for length in sorted(set(lengths))), VIT]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from .cell import TRAINING
-from .contestants import CONTESTANTS
+from .contestants import CANDIDATES
 from .estimate import arithmetic, held, memory
-from .shapes import Shape
+from .measurement import TRAINING
+from .shapes import StackShape
 
 ABSENT = "-"
 
@@ -58,10 +58,10 @@ def findings(table: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def estimate_table(shape: Shape) -> pd.DataFrame:
+def estimate_table(shape: StackShape) -> pd.DataFrame:
     """A row a form: arithmetic and memory, forward and forward + backward, without running anything."""
     rows = []
-    for contestant in CONTESTANTS:
+    for contestant in CANDIDATES:
         row: dict[str, str] = {"attention": contestant.name}
         for training in (False, True):
             work = "training" if training else "forward"

@@ -12,7 +12,7 @@ Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Race:
+class Timings:
     """The seconds of each round, of the run and of the one it is compared with."""
 
     seconds: tuple[float, ...]
@@ -29,7 +29,7 @@ class Race:
         return statistics.median(ours / theirs for ours, theirs in zip(self.seconds, self.against, strict=True))
 
 
-def race(run: Run, against: Run, rounds: int, budget: float = float("inf")) -> Race:
+def race(run: Run, against: Run, rounds: int, budget: float = float("inf")) -> Timings:
     """Time `against` and `run` in turn, `rounds` times; no new round starts after `budget` seconds.
 
     Whoever calls has run both before: neither a first call's set-up nor its fresh memory is to be timed.
@@ -47,7 +47,7 @@ def race(run: Run, against: Run, rounds: int, budget: float = float("inf")) -> R
     while len(seconds) < rounds and (not seconds or time.perf_counter() - started < budget):
         others.append(timed(against))
         seconds.append(timed(run))
-    return Race(tuple(seconds), tuple(others))
+    return Timings(tuple(seconds), tuple(others))
 
 
 def timed(run: Run) -> float:

@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from uncollapse import __version__
 
@@ -13,10 +14,11 @@ COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
     "diagnose": "which layers and heads of a model have collapsed, how badly, and what helps",
     "train": "train a recipe, with inherited scores or LocAteR or without, into a run folder",
     "compare": "set runs side by side: what differs, what came out, and what seeds explain",
-    "reproduce": "compute and draw a figure of the papers, corrected and as printed",
     "demo": "what collapse is, and what four ways of attending do about it, in a few minutes",
     "bench": "measure what inherited scores cost against torch's own attention",
 }
+GROUP = "uncollapse.commands"  # entry points of other packages that add a command
+ELSEWHERE = {"reproduce": "install them with: pip install uncollapse-studies."}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"uncollapse {__version__}")
         return 0
     name, rest = arguments[0], arguments[1:]
+    others = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name in others:
+        added: int = others[name].load().main(rest)
+        return added
+    if name in ELSEWHERE:
+        print(f"uncollapse: {name} belongs to the studies; {ELSEWHERE[name]}", file=sys.stderr)
+        return 2
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}."

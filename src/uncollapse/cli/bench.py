@@ -16,7 +16,7 @@ from .output import output_folder
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uncollapse.bench.cell import Cell
+    from uncollapse.bench.measurement import Measurement
 
 QUICK_ROUNDS = 2
 BUDGET = 30.0  # seconds after which a race starts no new round
@@ -24,7 +24,7 @@ QUICK_BUDGET = 2.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchOptions:
     """What can be set."""
 
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
@@ -40,7 +40,7 @@ class Settings:
     force: bool = option(False, "replace the files of an earlier run")
 
 
-def run(settings: Settings) -> int:
+def run(settings: BenchOptions) -> int:
     """Estimate, or measure, print and write."""
     if settings.estimate is not None:
         return print_estimate(settings.estimate, settings.length, settings.batch)
@@ -76,15 +76,15 @@ def parse_lengths(text: str | None) -> list[int] | None:
     return lengths
 
 
-def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
+def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
     """All cells, one after the other, with a progress bar or, without a terminal, lines; Ctrl-C keeps what is there."""
     import torch
     from tqdm import tqdm
 
     from uncollapse.bench import models
     from uncollapse.bench.attention import attention_cells
-    from uncollapse.bench.cell import as_table
-    from uncollapse.bench.contestants import CONTESTANTS
+    from uncollapse.bench.contestants import CANDIDATES
+    from uncollapse.bench.measurement import as_table
     from uncollapse.bench.shapes import LENGTHS, QUICK_LENGTHS, shapes_of
 
     torch.set_num_threads(settings.threads or torch.get_num_threads())
@@ -92,13 +92,13 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     size = models.QUICK if settings.quick else models.FULL
     rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
     budget = QUICK_BUDGET if settings.quick else BUDGET
-    whole = 0 if settings.no_models else len(list(models.duels(size))) + (not settings.quick)  # and the compilation
-    total = 2 * len(shapes) * len(CONTESTANTS) + whole
-    print(f"{len(CONTESTANTS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
+    whole = 0 if settings.no_models else len(list(models.pairings(size))) + (not settings.quick)  # and the compilation
+    total = 2 * len(shapes) * len(CANDIDATES) + whole
+    print(f"{len(CANDIDATES)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
     parts = [attention_cells(shapes, rounds, budget, settings.limit)]
     if not settings.no_models:
         parts.append(models.model_cells(size, rounds, budget, compile_time=not settings.quick))
-    cells: list[Cell] = []
+    cells: list[Measurement] = []
     gc.freeze()  # memory is settled before every cell, which need not look through the libraries' objects each time
     with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
         try:
@@ -116,7 +116,7 @@ def measure(settings: Settings, lengths: list[int] | None) -> pd.DataFrame:
     return as_table(cells)
 
 
-def line_of(cell: Cell) -> str:
+def line_of(cell: Measurement) -> str:
     """A cell in a line."""
     figure = cell.note if cell.seconds is None else f"{cell.seconds:.3g} s"
     ratio = "" if cell.ratio is None else f", {cell.ratio:.2f} of {cell.against}"
@@ -153,7 +153,7 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     chart.save(folder / "bench.png", scale_factor=2)
 
 
-def describe(settings: Settings) -> dict[str, Any]:
+def describe(settings: BenchOptions) -> dict[str, Any]:
     """The settings for the record, with what is fixed."""
     from uncollapse.bench.attention import SEED
     from uncollapse.bench.contestants import RULE
@@ -191,6 +191,6 @@ COMMAND = Command(
     name="bench",
     summary="Measure what inherited scores cost against torch's own attention, side by side, on this machine.",
     example="uncollapse bench --quick --out my-bench",
-    settings=Settings,
+    settings=BenchOptions,
     run=run,
 )

@@ -15,7 +15,7 @@ PAGE = "compare.html"
 
 
 @dataclass(frozen=True)
-class Settings:
+class CompareOptions:
     """What can be set."""
 
     runs: list[Path] = option(help="run folders, or folders that hold seed-* runs", positional=True)
@@ -24,7 +24,7 @@ class Settings:
     force: bool = option(False, "replace the files of an earlier comparison")
 
 
-def run(settings: Settings) -> int:
+def run(settings: CompareOptions) -> int:
     """Read, compare, print, write."""
     out = settings.out
     if out is None and not settings.json:
@@ -72,6 +72,6 @@ COMMAND = Command(
     name="compare",
     summary="Set runs side by side: what differs between recipes, what came out, and whether seeds explain it.",
     example="uncollapse compare runs/self-attention runs/hopfield --out comparison",
-    settings=Settings,
+    settings=CompareOptions,
     run=run,
 )

@@ -21,7 +21,7 @@ QUICK_SEEDS = 1
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoOptions:
     """What can be set."""
 
     out: Path = option(Path("uncollapse-demo"), "folder for the page, pictures, tables and runs")
@@ -34,7 +34,7 @@ class Settings:
     force: bool = option(False, "replace the files of an earlier demo")
 
 
-def run(settings: Settings) -> int:
+def run(settings: DemoOptions) -> int:
     """Measure, train, compare; print five findings, write the page."""
     if settings.depth < 1 or settings.seeds < 1:
         raise ValueError(f"depth and seeds must be at least 1, got {settings.depth} and {settings.seeds}.")
@@ -47,17 +47,17 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _demonstrate(settings: Settings, folder: Path) -> list[str]:
+def _demonstrate(settings: DemoOptions, folder: Path) -> list[str]:
     """Everything into a folder; the findings."""
     from uncollapse.report.demo_page import demo_page, demo_picture
     from uncollapse.report.depth_chart import depth_chart
-    from uncollapse.reproduction.demo import measure, recipes, train_methods
-    from uncollapse.reproduction.depth import CELLS
+    from uncollapse.training.demo.depth import VARIANTS
+    from uncollapse.training.demo.experiment import measure, recipes, train_methods
 
     planned = recipes(settings.quick, settings.steps)
     seeds = QUICK_SEEDS if settings.quick else settings.seeds
     steps = sum(recipe.steps or 0 for recipe in planned.values())
-    with _Display(seeds * len(CELLS) + steps, len(planned)) as display:
+    with _Display(seeds * len(VARIANTS) + steps, len(planned)) as display:
         depth = _depth(settings, seeds, display)
         runs = train_methods(folder / "runs", planned, display.step, display.trained)
         display.say("drawing")
@@ -71,9 +71,9 @@ def _demonstrate(settings: Settings, folder: Path) -> list[str]:
     return demo.findings
 
 
-def _depth(settings: Settings, seeds: int, display: _Display) -> pd.DataFrame:
-    from uncollapse.diagnosis.sample import embedded_bytes
-    from uncollapse.reproduction.depth import CELLS, residual_by_depth
+def _depth(settings: DemoOptions, seeds: int, display: _Display) -> pd.DataFrame:
+    from uncollapse.data.sample import embedded_bytes
+    from uncollapse.training.demo.depth import VARIANTS, residual_by_depth
 
     display.say("attention-only networks")
     table = residual_by_depth(
@@ -84,11 +84,11 @@ def _depth(settings: Settings, seeds: int, display: _Display) -> pd.DataFrame:
         layer_norm=not settings.no_layer_norm,
         tick=display.tick,
     )
-    display.note(f"{len(CELLS)} attention-only networks at initialisation: 1 to {settings.depth} layers measured")
+    display.note(f"{len(VARIANTS)} attention-only networks at initialisation: 1 to {settings.depth} layers measured")
     return table
 
 
-def _source(settings: Settings, seeds: int) -> str:
+def _source(settings: DemoOptions, seeds: int) -> str:
     import torch
 
     from uncollapse import __version__
@@ -157,6 +157,6 @@ COMMAND = Command(
         "of them: one page, a few minutes on two cores."
     ),
     example="uncollapse demo --quick --out my-demo",
-    settings=Settings,
+    settings=DemoOptions,
     run=run,
 )

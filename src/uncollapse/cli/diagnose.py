@@ -16,7 +16,7 @@ COLLAPSED = 3  # exit code of --fail-on collapse
 
 
 @dataclass(frozen=True)
-class Settings:
+class DiagnoseOptions:
     """What can be set."""
 
     model: str = option(help="folder of a model, run folder, or name on the hub", positional=True)
@@ -31,7 +31,7 @@ class Settings:
     force: bool = option(False, "replace the files of an earlier diagnosis")
 
 
-def run(settings: Settings) -> int:
+def run(settings: DiagnoseOptions) -> int:
     """Load, measure, print, write."""
     if settings.sequences < 1 or settings.length < 2:
         raise UserError(
@@ -56,11 +56,11 @@ def run(settings: Settings) -> int:
     return COLLAPSED if settings.fail_on == "collapse" and collapsed else 0
 
 
-def _measure(settings: Settings) -> Any:
+def _measure(settings: DiagnoseOptions) -> Any:
     from transformers.utils.logging import disable_progress_bar
 
+    from uncollapse.data.batches import load_batches
     from uncollapse.diagnosis import diagnose
-    from uncollapse.diagnosis.data import load_batches
 
     for library in ("transformers", "huggingface_hub"):  # what they would say is said in one sentence of our own
         logging.getLogger(library).setLevel(logging.ERROR)
@@ -82,7 +82,7 @@ def load_model(name: str, architecture: str | None) -> Any:
     """The model in a folder, in a run folder's `model`, or on the hub."""
     import transformers
 
-    from uncollapse.huggingface import from_pretrained
+    from uncollapse.models import from_pretrained
 
     path = Path(name)
     if (path / "model" / "config.json").is_file():
@@ -133,6 +133,6 @@ COMMAND = Command(
     name="diagnose",
     summary="Measure rank, similarity, entropy, logits, spectrum and signal propagation of a model in one pass.",
     example="uncollapse diagnose path/to/model --data text.txt --fail-on collapse",
-    settings=Settings,
+    settings=DiagnoseOptions,
     run=run,
 )

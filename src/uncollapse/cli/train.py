@@ -39,10 +39,10 @@ def _settings() -> type[Any]:
             choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else None
             metavar = "true|false" if kind is bool else choices or kind.__name__.upper()
             keys.append((name, optional, _option(key.metadata["help"], metavar)))
-    return make_dataclass("Settings", [*OWN, *keys], frozen=True)
+    return make_dataclass("TrainOptions", [*OWN, *keys], frozen=True)
 
 
-Settings = _settings()
+TrainOptions = _settings()
 
 
 def run(settings: Any) -> int:
@@ -110,7 +110,7 @@ COMMAND = Command(
     name="train",
     summary=f"Train a recipe. Recipes: {', '.join(names())}.",
     example="uncollapse train quickstart --rule hopfield --out runs/hopfield",
-    settings=Settings,
+    settings=TrainOptions,
     run=run,
     usage="uncollapse train RECIPE [--out OUT] [--resume] [--force] [--seeds N] [--print_config] [--KEY VALUE ...]",
 )

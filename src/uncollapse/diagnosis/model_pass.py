@@ -17,15 +17,15 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention import HiddenState
-from uncollapse.huggingface.convert import transformers_model
-from uncollapse.huggingface.families import blocks_of, family_of, query_key_weights
-from uncollapse.huggingface.interface import KEYWORD, NAME, PassScores, is_causal_call, refuse_unknown
-from uncollapse.huggingface.selfcheck import evaluation
+from uncollapse.data.sample import sample_for
+from uncollapse.models._trial import evaluation
+from uncollapse.models.convert import transformers_model
+from uncollapse.models.families import blocks_of, family_of, query_key_weights
+from uncollapse.models.huggingface import KEYWORD, NAME, PassScores, is_causal_call, refuse_unknown
 
 from .attention_statistics import Masking
 from .observer import Observer
 from .result import Diagnosis
-from .sample import sample_for
 from .scores import InheritedScores, QueryKeyScores
 
 OBSERVED_SDPA, OBSERVED_EAGER = "observed_sdpa", "observed_eager"  # attention implementations that also report

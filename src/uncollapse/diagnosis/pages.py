@@ -42,7 +42,7 @@ def write_page(diagnosis: Diagnosis, path: str | os.PathLike[str], force: bool) 
     from uncollapse.report.diagnosis_page import diagnosis_page
     from uncollapse.report.page import write
 
-    return write(diagnosis_page(content_of(diagnosis), layer_table(diagnosis.layers), _footer()), path, force)
+    return write(diagnosis_page(content_of(diagnosis), layer_table(diagnosis.layers), footer()), path, force)
 
 
 def notebook_view(diagnosis: Diagnosis) -> str:
@@ -59,29 +59,14 @@ def compare_html(
     names: Sequence[str] | None = None,
     force: bool = False,
 ) -> Path:
-    """Write one page that sets two to four diagnoses side by side and says in words where they differ.
+    """The call of version 0.1; use `uc.compare(reports, names=names).to_html(path)`."""
+    from .comparison import DiagnosisComparison
 
-    Args:
-        reports: the diagnoses; they may differ in depth and in the number of heads.
-        path: of the HTML file; an earlier page of uncollapse is replaced, any other file refused.
-        names: what to call the reports; the names of their models by default.
-        force: replace whatever file is there.
-    """
-    from uncollapse.report.comparison_page import comparison_page
-    from uncollapse.report.page import write
-
-    if not 2 <= len(reports) <= 4:
-        raise ValueError(f"two to four reports can be compared on a page, got {len(reports)}.")
-    if names is not None and len(names) != len(reports):
-        raise ValueError(f"there must be one name a report: {len(reports)} reports, {len(names)} names.")
-    given = names or [str(report.info.get("model", "a model")) for report in reports]
-    if len(set(given)) < len(given):
-        given = [f"{name} ({number})" for number, name in enumerate(given, start=1)]
-    contents = [content_of(report, name) for report, name in zip(reports, given, strict=True)]
-    return write(comparison_page(contents, _footer()), path, force)
+    return DiagnosisComparison(reports, names).to_html(path, force=force)
 
 
-def _footer() -> str:
+def footer() -> str:
+    """The last line of every page."""
     from uncollapse import __version__
 
     return f"Made by uncollapse {__version__}. This file needs no network and can be attached as it is."

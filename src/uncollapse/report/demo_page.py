@@ -13,7 +13,7 @@ from .chart import Chart
 from .comparison_page import entropies_by_layer, similarities
 from .page import Section, bullet_list, document, menu, named_rows, open_table, table_html
 from .picture import picture
-from .runs_page import Measured, RunsContent, words_html
+from .runs_page import RunsContent, TrainingCurve, words_html
 from .training_curves import training_curve
 
 TITLE = "What keeps tokens apart?"
@@ -45,7 +45,7 @@ class DemoContent:
     depth_words: Sequence[str]  # a sentence a network
     networks: Sequence[str]  # names by the numbers of its column `report`
     layers: Sequence[pd.DataFrame]  # report, layer and MEASURES: before training, after it
-    spectrum: Mapping[str, Measured]
+    spectrum: Mapping[str, TrainingCurve]
     runs: RunsContent
     source: str
 
@@ -141,7 +141,7 @@ def _curves(content: DemoContent) -> list[Chart]:
     return _drawn(content, {name: replace(curves[name], title=t) for name, t in titles.items() if name in curves})
 
 
-def _drawn(content: DemoContent, measures: Mapping[str, Measured]) -> list[Chart]:
+def _drawn(content: DemoContent, measures: Mapping[str, TrainingCurve]) -> list[Chart]:
     return [
         training_curve(m.table, name, m.title, content.runs.names, logarithmic=m.logarithmic)
         for name, m in measures.items()

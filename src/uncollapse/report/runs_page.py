@@ -21,7 +21,7 @@ LONGEST_TITLE = 90  # characters
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrainingCurve:
     """One measure over training: its title and table, as `training_curve` takes them."""
 
     title: str
@@ -31,7 +31,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Final:
+class FinalNumbers:
     """One measure at the end: its title, the numbers of seeds and their means, as `final_strip` takes them."""
 
     title: str
@@ -52,10 +52,10 @@ class RunsContent:
     costs: pd.DataFrame
     numbers_aid: str
     runs: pd.DataFrame
-    final: Mapping[str, Final]
-    curves: Mapping[str, Measured]
-    layers: Mapping[str, Measured]  # with a column layer
-    penalty: Mapping[str, Measured] = field(default_factory=dict)
+    final: Mapping[str, FinalNumbers]
+    curves: Mapping[str, TrainingCurve]
+    layers: Mapping[str, TrainingCurve]  # with a column layer
+    penalty: Mapping[str, TrainingCurve] = field(default_factory=dict)
     diagnoses: Sequence[Content] = ()  # of the models at the end, named after their groups
     rho: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by the group's name
 
@@ -162,7 +162,7 @@ def _finals(content: RunsContent) -> list[Chart]:
     ]
 
 
-def _over_training(title: str, content: RunsContent, measures: Mapping[str, Measured]) -> Section:
+def _over_training(title: str, content: RunsContent, measures: Mapping[str, TrainingCurve]) -> Section:
     charts = [
         training_curve(m.table, name, m.title, content.names, logarithmic=m.logarithmic, ends=m.ends)
         for name, m in measures.items()

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from uncollapse.huggingface.convert import transformers_model
-from uncollapse.huggingface.families import blocks_of, family_of
+from uncollapse.models.convert import transformers_model
+from uncollapse.models.families import blocks_of, family_of
 
 RATE = "_drop_path_rate"  # attribute of a module that carries the hook; plain, so no key in the state dict
 MODEL_TYPES = ("vit", "deit")

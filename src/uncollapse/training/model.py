@@ -11,8 +11,8 @@ from torch import nn
 from transformers import AutoConfig, BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
 
 from uncollapse.attention.rule import ScoreRule
-from uncollapse.huggingface import convert, from_pretrained
-from uncollapse.huggingface.skip_free import SKIP_FREE_KEY, remove_residuals
+from uncollapse.models import convert, from_pretrained
+from uncollapse.models.skip_free import SKIP_FREE_KEY, remove_residuals
 
 from .drop_path import add_drop_path
 from .recipe import Recipe

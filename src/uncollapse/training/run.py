@@ -21,17 +21,18 @@ from transformers import PreTrainedModel, TrainerCallback, set_seed
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from uncollapse import __version__
-from uncollapse.huggingface import LocaterCallback, from_pretrained
+from uncollapse.models import from_pretrained
+from uncollapse.remedies import LocaterCallback
 
 from . import checkpoints
+from .callbacks import AlphaWarmup, MetricsFile, OnStep, Progress, RunDiagnosis, StepCallback, StepTimer
 from .model import rule_of
 from .processes import first_process, join_after_restart
 from .recipe import Recipe, resolve
 from .run_folder import RunFolder
-from .stopping import Stopping
+from .stopping import StopConditions
 from .tasks import Task, task_of
 from .trainer import RunTrainer, every
-from .watching import AlphaWarmup, Clock, MetricsFile, OnStep, Progress, RunDiagnosis, StepListener
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,14 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
     model = task.build()
     if first_process():
         folder.begin(recipe, resume)
-    stopping, clock = Stopping(task.guessing), _clock(recipe, task, folder)
+    stopping, clock = StopConditions(task.guessing), _clock(recipe, task, folder)
     trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock])
     trainer.remove_callback(transformers.PrinterCallback)
     stopping.trainer = trainer
     watching: list[TrainerCallback] = [
         MetricsFile(folder, clock),
         Progress(recipe.name or folder.path.name, progress),
-        *([StepListener(on_step)] if on_step else []),
+        *([StepCallback(on_step)] if on_step else []),
     ]
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
         trainer.add_callback(
@@ -150,7 +151,7 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
     return _finish(trainer, stopping, clock)
 
 
-def _finish(trainer: RunTrainer, stopping: Stopping, clock: Clock) -> Run:
+def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> Run:
     """Evaluate and save the model, or say why the run ended before its time."""
     step, folder = trainer.state.global_step, trainer.folder
     ended = {"step": step, "seconds": round(clock.seconds, 3), "peak_memory_bytes": peak_memory()}
@@ -194,10 +195,10 @@ def _callbacks(recipe: Recipe, task: Task, folder: RunFolder, total: int, progre
     return found
 
 
-def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> Clock:
+def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> StepTimer:
     good, _ = checkpoints.last_good(folder.checkpoints)
     earlier = [line["seconds"] for line in folder.metrics() if good and line["step"] <= checkpoints.step_of(good)]
-    return Clock(task.unit, recipe.batch_size * task.units, max(earlier, default=0.0))
+    return StepTimer(task.unit, recipe.batch_size * task.units, max(earlier, default=0.0))
 
 
 def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path | None:

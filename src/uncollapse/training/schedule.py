@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-Shape = Literal["cosine", "linear", "constant"]
+ScheduleShape = Literal["cosine", "linear", "constant"]
 
 
 def rate_at(
@@ -22,7 +22,7 @@ def rate_at(
     cooldown: int = 0,
     floor: float = 1e-6,
     start: float = 1e-6,
-    shape: Shape = "cosine",
+    shape: ScheduleShape = "cosine",
 ) -> float:
     """The learning rate of update `step` (from 0) out of `steps`.
 
@@ -61,7 +61,7 @@ def learning_rate_schedule(
     cooldown: int = 0,
     floor: float = 1e-6,
     start: float = 1e-6,
-    shape: Shape = "cosine",
+    shape: ScheduleShape = "cosine",
 ) -> LambdaLR:
     """`rate_at` as one torch scheduler, stepped once an update; the optimizer's own rate must be `peak`.
 
@@ -84,8 +84,8 @@ def _share_of_peak(step: int, peak: float, settings: Mapping[str, Any]) -> float
 def _check(peak: float, steps: int, warmup: int, cooldown: int, floor: float, start: float, shape: str) -> None:
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}.")
-    if shape not in get_args(Shape):
-        raise ValueError(f"the schedule must be one of {', '.join(get_args(Shape))}, got {shape!r}.")
+    if shape not in get_args(ScheduleShape):
+        raise ValueError(f"the schedule must be one of {', '.join(get_args(ScheduleShape))}, got {shape!r}.")
     if warmup < 0 or cooldown < 0 or warmup + cooldown > steps:
         raise ValueError(
             f"warm-up ({warmup}) and cool-down ({cooldown}) must not be negative or together exceed the {steps} steps."

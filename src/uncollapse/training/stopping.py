@@ -15,7 +15,7 @@ PATIENCE = 10  # steps in a row
 FACTOR = 2.0  # times the loss of guessing
 
 
-class Stopping(TrainerCallback):
+class StopConditions(TrainerCallback):
     """Looks after each step for a signal, a loss that is not finite, or one far above that of guessing.
 
     All processes look together, so that none saves while another goes on.

@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
+from uncollapse.data.images import ImageCollator, ImageData, load_images
+from uncollapse.data.text import load_text
+from uncollapse.data.tokens import TokenData, token_data
+
 from .augmentation import Augmentation, Mixup, augment_batch
-from .images import ImageCollator, ImageData, load_images
 from .loss import ImageLoss
 from .model import build_model, check_model, model_path
 from .recipe import Recipe
-from .text import load_text
-from .tokens import TokenData, token_data
 
 Batch = dict[str, Tensor]
 

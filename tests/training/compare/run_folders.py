@@ -11,7 +11,7 @@ import transformers as hf
 import yaml
 
 import uncollapse as uc
-from uncollapse.diagnosis.callback import scalars
+from uncollapse.watching.callback import scalars
 
 RECIPE = {
     "name": "quickstart",

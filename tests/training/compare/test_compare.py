@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import uncollapse as uc
 from tests.report.diagnoses import HOSTILE
+from tests.training.compare.run_folders import write_run
 from uncollapse.training.compare.findings import weigh
 from uncollapse.training.compare.measures import BITS, summarise
-
-from .run_folders import write_run
 
 
 def seeds(folder, count=3, **options):

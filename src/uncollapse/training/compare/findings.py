@@ -12,7 +12,7 @@ from uncollapse.report.differences import number
 
 from .grouping import Group
 from .measures import COLLAPSE, FEWEST, Measure, shown
-from .reading import Run
+from .reading import RecordedRun
 
 OTHER_TEST = ("data", "length", "task")  # keys without which two evaluations are not of the same thing
 
@@ -48,7 +48,7 @@ def missing_runs(groups: Sequence[Group], measures: Sequence[Measure]) -> list[s
     return sentences
 
 
-def _logged(run: Run, measure: str) -> bool:
+def _logged(run: RecordedRun, measure: str) -> bool:
     return bool((run.metrics["measure"] == measure).any())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from .reading import Run, is_seed
+from .reading import RecordedRun, is_seed
 
 NOT_SETTINGS = ("name", "seed")  # of a recipe: they change nothing but the random numbers
 LARGEST = 8  # groups that colours can tell apart
@@ -20,18 +20,18 @@ class Group:
     """Runs of one setting."""
 
     name: str
-    runs: Sequence[Run]
+    runs: Sequence[RecordedRun]
 
     @property
-    def finished(self) -> list[Run]:
+    def finished(self) -> list[RecordedRun]:
         """The runs that count in means: those that finished, each seed once."""
         done = [run for run in self.runs if run.finished]
         return list({run.name if run.seed is None else repr(run.seed): run for run in reversed(done)}.values())[::-1]
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     """Groups in the order in which their first runs were given, with names that differ."""
-    gathered: dict[str, list[Run]] = {}
+    gathered: dict[str, list[RecordedRun]] = {}
     for run in runs:
         settings = {key: value for key, value in run.recipe.items() if key not in NOT_SETTINGS}
         gathered.setdefault(repr(sorted(settings.items(), key=lambda item: str(item[0]))), []).append(run)
@@ -46,7 +46,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     return [Group(name, group) for name, group in zip(names, groups, strict=True)]
 
 
-def _name(runs: Sequence[Run]) -> str:
+def _name(runs: Sequence[RecordedRun]) -> str:
     """The folder above `seed-0`, or what the names of the folders are without a number at their end."""
     names = [(f.parent if is_seed(f) else f).name for f in (run.folder.resolve() for run in runs)]
     stems = {re.sub(r"[-_. ]*(seed)?[-_. ]*\d*$", "", name) for name in names}
@@ -69,7 +69,7 @@ def _text(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def same_tokens(runs: Sequence[Run]) -> bool:
+def same_tokens(runs: Sequence[RecordedRun]) -> bool:
     """Whether all runs cut text into the same tokens, without which losses are not of the same thing."""
     hashes = {run.status.get("tokenizer_sha256") for run in runs}
     if None not in hashes:

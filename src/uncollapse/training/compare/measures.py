@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import bootstrap
 
 from .grouping import Group
-from .reading import Run
+from .reading import RecordedRun
 
 CONFIDENCE = 0.95
 FEWEST = 3  # seeds below which resampling says nothing
@@ -57,7 +57,7 @@ def task_measures(task: str, same_tokens: bool) -> list[Measure]:
     return [BITS, *LOSSES, TRAINING] if same_tokens else [BITS]
 
 
-def layer_history(run: Run) -> pd.DataFrame:
+def layer_history(run: RecordedRun) -> pd.DataFrame:
     """What diagnoses logged of layers: step, layer, measure, value."""
     found = run.metrics["measure"].str.extract(f"^{DIAGNOSED.pattern}$")
     kept = found[0].notna()
@@ -71,13 +71,13 @@ def layer_history(run: Run) -> pd.DataFrame:
     )
 
 
-def head_means(run: Run, key: str) -> pd.DataFrame:
+def head_means(run: RecordedRun, key: str) -> pd.DataFrame:
     """What diagnoses logged of heads, such as qk_trace, as the mean over all heads: step, value."""
     kept = run.metrics["measure"].str.fullmatch(rf"diagnose/layer_\d+_head_\d+/{key}")
     return run.metrics[kept].groupby("step", as_index=False)["value"].mean()
 
 
-def final_value(run: Run, measure: Measure) -> float | None:
+def final_value(run: RecordedRun, measure: Measure) -> float | None:
     """The number of a run at its end, if it has one."""
     if measure.key == "peak_memory":
         peak = run.status.get("peak_memory_bytes")

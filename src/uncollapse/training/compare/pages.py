@@ -11,16 +11,16 @@ from uncollapse.diagnosis import Diagnosis
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.report.content import Content
 from uncollapse.report.rho_map import binned
-from uncollapse.report.runs_page import Final, Measured, RunsContent, runs_page, summary_html
+from uncollapse.report.runs_page import FinalNumbers, RunsContent, TrainingCurve, runs_page, summary_html
 from uncollapse.report.training_curves import MEAN
 
 from .grouping import Group
 from .measures import COLLAPSE, COSTS, LOSSES, TRAINING, final_value, layer_history
-from .reading import Run
+from .reading import RecordedRun
 from .result import interval_words, number_table
 
 if TYPE_CHECKING:
-    from .result import Comparison
+    from .result import RunComparison
 
 MOST_STEPS = 200  # of a curve; more cannot be seen
 MOST_MAPS = 40  # diagnoses of a run in the map of propagation
@@ -36,7 +36,7 @@ PENALTY_TITLES = {
 }
 
 
-def page_of(comparison: Comparison) -> str:
+def page_of(comparison: RunComparison) -> str:
     """The HTML."""
     from uncollapse import __version__
 
@@ -44,12 +44,12 @@ def page_of(comparison: Comparison) -> str:
     return runs_page(content_of_runs(comparison), footer)
 
 
-def notebook_view(comparison: Comparison) -> str:
+def notebook_view(comparison: RunComparison) -> str:
     """What a notebook shows."""
     return summary_html(content_of_runs(comparison, charts=False))
 
 
-def content_of_runs(comparison: Comparison, charts: bool = True) -> RunsContent:
+def content_of_runs(comparison: RunComparison, charts: bool = True) -> RunsContent:
     """A comparison as `report/` takes it."""
     groups = comparison.groups
     runs = comparison.runs.rename(columns={"peak_memory_mb": "peak memory, MB"}).astype({"seed": str})
@@ -84,7 +84,7 @@ def _about(group: Group) -> str:
     return ", ".join(parts)
 
 
-def _finals(comparison: Comparison) -> dict[str, Final]:
+def _finals(comparison: RunComparison) -> dict[str, FinalNumbers]:
     """The measures that groups may differ in at the end; losses that say the same in other units are left out."""
     kept = [m for m in comparison.measures if m not in (TRAINING, *LOSSES)] or list(comparison.measures[:1])
     numbers = {group.name: n for n, group in enumerate(comparison.groups, start=1)}
@@ -101,34 +101,34 @@ def _finals(comparison: Comparison) -> dict[str, Final]:
             report = means["group"].map(numbers)
             title = measure.words[0].upper() + measure.words[1:]
             means = means.assign(report=report)[["report", "mean", "low", "high"]]
-            finals[_id(f"final_{measure.key}")] = Final(title, table, means)
+            finals[_id(f"final_{measure.key}")] = FinalNumbers(title, table, means)
     return finals
 
 
-def _curves(comparison: Comparison) -> dict[str, Measured]:
+def _curves(comparison: RunComparison) -> dict[str, TrainingCurve]:
     curves = {}
     for measure in comparison.measures:
         table = curve([[_of(run, measure.key) for run in group.runs] for group in comparison.groups], comparison.groups)
         title = measure.words[0].upper() + measure.words[1:]
-        curves[_id(measure.key)] = Measured(title, table, logarithmic="perplexity" in measure.key)
+        curves[_id(measure.key)] = TrainingCurve(title, table, logarithmic="perplexity" in measure.key)
     return curves
 
 
-def _penalty_curves(groups: Sequence[Group]) -> dict[str, Measured]:
+def _penalty_curves(groups: Sequence[Group]) -> dict[str, TrainingCurve]:
     tables = {key: curve([[_of(run, key) for run in group.runs] for group in groups], groups) for key in PENALTY_TITLES}
-    return {_id(key): Measured(PENALTY_TITLES[key], table) for key, table in tables.items()}
+    return {_id(key): TrainingCurve(PENALTY_TITLES[key], table) for key, table in tables.items()}
 
 
-def _layer_curves(groups: Sequence[Group]) -> dict[str, Measured]:
+def _layer_curves(groups: Sequence[Group]) -> dict[str, TrainingCurve]:
     curves = {}
     histories = [[layer_history(run) for run in group.runs] for group in groups]
     for key, (title, ends) in LAYER_TITLES.items():
         tables = [[h[h["measure"] == key][["step", "layer", "value"]] for h in row] for row in histories]
-        curves[_id(key)] = Measured(title, curve(tables, groups), ends=ends)
+        curves[_id(key)] = TrainingCurve(title, curve(tables, groups), ends=ends)
     return curves
 
 
-def _of(run: Run, key: str) -> pd.DataFrame:
+def _of(run: RecordedRun, key: str) -> pd.DataFrame:
     return run.metrics.loc[run.metrics["measure"] == key, ["step", "value"]]
 
 

@@ -19,7 +19,7 @@ from uncollapse.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, eq=False)  # tables are not compared
-class Run:
+class RecordedRun:
     """One run folder; `metrics` is long: step, measure, value."""
 
     folder: Path
@@ -89,9 +89,9 @@ def is_seed(folder: Path) -> bool:
     return folder.name.startswith("seed-")
 
 
-def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
+def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RecordedRun]:
     """The runs in the folders; one that holds `seed-*` runs stands for those. A run given twice counts once."""
-    found: dict[Path, Run] = {}
+    found: dict[Path, RecordedRun] = {}
     for given in folders:
         folder = Path(given)
         seeds = [] if _is_run(folder) else sorted(f for f in folder.glob("seed-*") if _is_run(f))
@@ -100,7 +100,7 @@ def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
     return list(found.values())
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RecordedRun:
     """One run folder; what is not one is refused with a sentence."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; give the folder that uncollapse train --out wrote.")
@@ -114,7 +114,7 @@ def read_run(folder: Path) -> Run:
         raise ValueError(f"{folder / 'recipe.yaml'} holds no keys, so {folder} is no run.")
     file = folder / "status.json"
     status = _json(file, file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return Run(folder, recipe, status, _metrics(folder))
+    return RecordedRun(folder, recipe, status, _metrics(folder))
 
 
 def _is_run(folder: Path) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from uncollapse.diagnosis.comparison import Comparison
+
 from .findings import findings, missing_runs
 from .grouping import Group, group_runs, recipe_differences, same_tokens
 from .measures import COLLAPSE, COSTS, FEWEST, Measure, final_table, final_value, shown, task_measures
-from .reading import Run, read_runs
+from .reading import RecordedRun, read_runs
 
 OTHER_TOKENS = (
     "The runs use different tokenisers: a loss or perplexity is per token, and their tokens are not the same. "
@@ -22,8 +23,8 @@ OTHER_TOKENS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The result of `uc.compare_runs`.
+class RunComparison(Comparison):
+    """What `uc.compare` returns for runs.
 
     `final`: a row a measure and group, with mean, spread and interval over the seeds of finished runs; `history`: all
     metrics of all runs; `differences`: the keys in which recipes differ; `runs`: a row a run with its state;
@@ -39,13 +40,10 @@ class Comparison:
     findings: Sequence[str]
     notes: Sequence[str]
 
-    def to_html(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write one self-contained page; an earlier page of uncollapse at `path` is replaced, other files refused."""
-        from uncollapse.report.page import write  # charts are loaded when they are drawn
+    def html(self) -> str:
+        from .pages import page_of  # charts are loaded when they are drawn
 
-        from .pages import page_of
-
-        return write(page_of(self), path, force)
+        return page_of(self)
 
     def _repr_html_(self) -> str:
         from .pages import notebook_view
@@ -69,7 +67,7 @@ class Comparison:
     __repr__ = __str__
 
 
-def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
+def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> RunComparison:
     """Set runs side by side: what differs, what came out, and whether seeds explain the difference.
 
     Args:
@@ -94,7 +92,7 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
         notes.insert(0, OTHER_TOKENS)
     differences = recipe_differences(groups)
     final = final_table(groups, [*measures, *COLLAPSE, *COSTS])
-    return Comparison(
+    return RunComparison(
         groups=groups,
         measures=measures,
         final=final,
@@ -106,7 +104,7 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Comparison:
     )
 
 
-def number_table(comparison: Comparison, measures: Sequence[Measure], between: str = " ") -> pd.DataFrame:
+def number_table(comparison: RunComparison, measures: Sequence[Measure], between: str = " ") -> pd.DataFrame:
     """Final numbers as they are read: a row a measure, a column a group; `between` the mean and its interval."""
     names = [group.name for group in comparison.groups]
     rows = comparison.final[comparison.final["measure"].isin([measure.key for measure in measures])]
@@ -115,7 +113,7 @@ def number_table(comparison: Comparison, measures: Sequence[Measure], between: s
     return pd.DataFrame([[w, *(cells.get((w, n), "none") for n in names)] for w in words], columns=["", *names])
 
 
-def interval_words(comparison: Comparison) -> str:
+def interval_words(comparison: RunComparison) -> str:
     """What the numbers of the table are, and why an interval may be missing."""
     seeds = comparison.final["seeds"]
     words = "Mean over the seeds of finished runs ± standard deviation"
@@ -135,7 +133,7 @@ def _cell(row: Mapping[Hashable, Any], between: str) -> str:
     return text
 
 
-def _check_tasks(runs: Sequence[Run]) -> None:
+def _check_tasks(runs: Sequence[RecordedRun]) -> None:
     tasks: dict[str, list[str]] = {}
     for run in runs:
         tasks.setdefault(run.task, []).append(run.name)

@@ -1,0 +1,185 @@
+"""What conversion puts on a model: settings, marks on the layers, and the hooks that carry scores and skip.
+
+A pre-hook on the base model puts a fresh `PassScores` among the keyword arguments, which every block hands on to the
+attention function (interface.py). The visible skip is made by two hooks a layer: one remembers what enters the
+attention, one mixes it into the output of W_O. No parameter is added, no code replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from uncollapse.attention.functional import check_backend
+from uncollapse.attention.rule import ScoreRule, check_share
+
+from .families import LayerModules
+from .huggingface import KEYWORD, MARK, NAME, REENTRANT, PassScores
+
+CONFIG_KEY = "uncollapse"  # where the settings live in model.config
+
+
+class ConversionSettings:
+    """What a converted model runs with; one object shared by all its hooks, so that `set_alpha` acts at once."""
+
+    def __init__(self, rule: ScoreRule, alpha: float, backend: str) -> None:
+        check_share("alpha", alpha)
+        check_backend(backend)
+        if type(rule) is not ScoreRule:
+            raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
+        self.rule, self.alpha, self.backend = rule, float(alpha), backend
+
+    def to_config(self) -> dict[str, Any]:
+        """As plain data for config.json."""
+        return {"alpha": self.alpha, "backend": self.backend, "rule": asdict(self.rule)}
+
+    @classmethod
+    def from_config(cls, data: Mapping[str, Any]) -> ConversionSettings:
+        """The settings that `to_config` wrote."""
+        return cls(ScoreRule(**data["rule"]), data["alpha"], data["backend"])
+
+
+class LayerMark:
+    """What the hooks of one layer know: its number, its settings, and what entered the attention."""
+
+    def __init__(self, n: int, name: str, settings: ConversionSettings) -> None:
+        self.n, self.name, self.settings = n, name, settings
+        self.entering: dict[int, Tensor] = {}  # by thread, from the attention's input to the output of W_O
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"entering": {}}  # what is under way belongs to a pass, not to a copy
+
+
+class Conversion:
+    """What `convert` did to a model, kept on its base model so that it can be undone."""
+
+    def __init__(self, settings: ConversionSettings, layers: list[LayerModules], stock_attention: str | None) -> None:
+        self.settings, self.layers, self.stock_attention = settings, layers, stock_attention
+        self.outputs: list[nn.Module] = []  # the W_O modules that carry a hook
+        self.checkpointed: nn.Module | None = None  # a block, which knows how gradient checkpointing is set
+
+    def follow_outputs(self) -> None:
+        """Put the hook of the visible skip on each W_O, also where an adapter has wrapped it since."""
+        current = [layer.output for layer in self.layers]
+        if len(self.outputs) == len(current) and all(a is b for a, b in zip(self.outputs, current, strict=True)):
+            return
+        self.release_outputs()
+        for layer, output in zip(self.layers, current, strict=True):
+            setattr(output, MARK, getattr(layer.attention, MARK))
+            output.register_forward_hook(_mix_entering)
+        self.outputs = current
+
+    def release_outputs(self) -> None:
+        """Take the hooks of the visible skip away."""
+        for output in self.outputs:
+            _remove_hook(output, _mix_entering)
+            delattr(output, MARK)
+        self.outputs = []
+
+
+CONVERSION = "_hopfield_conversion"  # attribute of the base model
+
+
+def conversion_of(model: PreTrainedModel) -> Conversion:
+    """What `convert` did to this model; a ValueError if nothing."""
+    conversion = getattr(model.base_model, CONVERSION, None)
+    if conversion is None:
+        raise ValueError(f"{type(model).__name__} is not converted; call uncollapse.convert(model) first.")
+    return cast(Conversion, conversion)
+
+
+def attach(model: PreTrainedModel, settings: ConversionSettings, layers: list[LayerModules]) -> None:
+    """Turn `layers` of the model into layers with inherited scores."""
+    base = model.base_model
+    conversion = Conversion(settings, layers, model.config._attn_implementation)
+    for n, layer in enumerate(layers, start=1):
+        setattr(layer.attention, MARK, LayerMark(n, layer.name, settings))
+        layer.attention.register_forward_pre_hook(_remember_entering, with_kwargs=True)
+    conversion.follow_outputs()
+    conversion.checkpointed = next((m for m in base.modules() if isinstance(m, GradientCheckpointingLayer)), None)
+    setattr(base, CONVERSION, conversion)
+    base.register_forward_pre_hook(_start_pass, with_kwargs=True)
+    model.set_attn_implementation(NAME)
+    setattr(model.config, CONFIG_KEY, settings.to_config())
+
+
+def detach(model: PreTrainedModel) -> None:
+    """Undo `attach`; a model that is not converted stays as it is."""
+    base = model.base_model
+    conversion: Conversion | None = getattr(base, CONVERSION, None)
+    if conversion is None:
+        return
+    conversion.release_outputs()
+    for layer in conversion.layers:
+        _remove_hook(layer.attention, _remember_entering)
+        delattr(layer.attention, MARK)
+    _remove_hook(base, _start_pass)
+    delattr(base, CONVERSION)
+    model.set_attn_implementation(conversion.stock_attention or "sdpa")
+    delattr(model.config, CONFIG_KEY)
+
+
+def _remove_hook(module: nn.Module, hook: Any) -> None:
+    """Remove a hook by the function it calls: unlike a handle, that also works in a copy of the model."""
+    for hooks, flags in (
+        (module._forward_hooks, module._forward_hooks_with_kwargs),
+        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+    ):
+        for key in [key for key, function in hooks.items() if function is hook]:
+            del hooks[key]
+            flags.pop(key, None)
+
+
+# The hooks are functions of this module, so that a model with them can be copied and pickled.
+
+
+def _start_pass(
+    base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before the base model runs: a fresh `PassScores` among the keyword arguments."""
+    conversion: Conversion = getattr(base, CONVERSION)
+    conversion.follow_outputs()
+    _refuse_reentrant(conversion.checkpointed)
+    scores = PassScores(
+        depth=len(conversion.layers),
+        keep_all=torch.is_grad_enabled(),
+        output_attentions=bool(kwargs.get("output_attentions")),
+    )
+    return args, kwargs | {KEYWORD: scores}
+
+
+def _refuse_reentrant(block: nn.Module | None) -> None:
+    """Raise if the blocks run under reentrant gradient checkpointing; they all have one setting."""
+    if block is None or not (block.gradient_checkpointing and block.training):
+        return
+    function = cast(Any, block._gradient_checkpointing_func)  # functools.partial(checkpoint, use_reentrant=...)
+    if function.keywords.get("use_reentrant", True):
+        raise ValueError(REENTRANT)
+
+
+def _remember_entering(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before an attention module runs: keep y for the visible skip."""
+    mark: LayerMark = getattr(attention, MARK)
+    if mark.settings.alpha > 0:
+        mark.entering[_thread()] = args[0] if args else kwargs["hidden_states"]
+
+
+def _mix_entering(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor | None:
+    """After W_O: alpha y + (1 - alpha) result (Eq. 53)."""
+    mark: LayerMark = getattr(output, MARK)
+    alpha = mark.settings.alpha
+    if alpha == 0:
+        return None
+    return alpha * mark.entering.pop(_thread()) + (1.0 - alpha) * result
+
+
+def _thread() -> int:
+    """Which of several threads that may run one model this is; a compiled graph has one."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()

@@ -1,0 +1,185 @@
+"""May a model be converted? Refusals known beforehand, and a trial run for models outside the table of families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.pytorch_utils import Conv1D
+
+from uncollapse.attention.rule import ScoreRule
+
+from ._hooks import ConversionSettings, attach, detach
+from .families import LayerModules
+from .huggingface import KEYWORD, refuse_unknown
+
+PROBE = "hopfield_probe"  # the attention implementation of the trial run: stock attention that notes who calls it
+
+
+def check_convertible(model: PreTrainedModel) -> None:
+    """Raise a ValueError that names the reason if this kind of model cannot have inherited scores."""
+    name, config = type(model).__name__, model.config
+    if not model._can_set_attn_implementation():
+        raise ValueError(
+            f"{name} cannot be converted: its attention does not go through transformers' AttentionInterface."
+        )
+    if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
+        raise ValueError(f"{name} cannot be converted: its cross-attention has other keys than its self-attention.")
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()))
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{name} cannot be converted: its layers mix {' and '.join(kinds)}, whose caches hold different keys."
+        )
+    devices = {str(device) for device in getattr(model, "hf_device_map", {}).values()}
+    if len(devices) > 1:
+        raise ValueError(f"{name} cannot be converted: it is spread over {', '.join(sorted(devices))}; use one device.")
+
+
+def find_layers(model: PreTrainedModel) -> list[LayerModules]:
+    """The attention layers of a model outside the table, found and tested by running it on a tiny batch.
+
+    Each attention module must be called exactly once, be handed our keyword and no unknown one, and be followed by its
+    W_O; with alpha = alpha' = 0 the converted model must give the stock output.
+    """
+    name = type(model).__name__
+    with evaluation(model):
+        batch = _tiny_batch(model)
+        stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
+        layers = _probe(model, batch)
+        attach(model, ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference"), layers)
+        try:
+            converted = _run(model, batch)
+        finally:
+            detach(model)
+    close = 1e-3 if stock.dtype == torch.float32 else torch.finfo(stock.dtype).eps ** 0.5  # of the largest entry
+    if not (converted - stock).abs().max() <= close * stock.abs().max():
+        raise ValueError(
+            f"{name} cannot be converted: with alpha = alpha_hidden = 0 it does not give its stock output."
+        )
+    return layers
+
+
+class _Trial:
+    """What the trial run saw: attention modules in the order of their calls, and the linear module after each call."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.names = {module: name for name, module in model.base_model.named_modules()}
+        self.attentions: list[nn.Module] = []
+        self.outputs: list[nn.Module] = []
+        self.entering: dict[nn.Module, torch.Size] = {}
+
+    def attend(self, module: nn.Module, kwargs: dict[str, Any]) -> None:
+        name = self.names.get(module, type(module).__name__)
+        if module in self.attentions:
+            raise ValueError(f"{name} runs more than once in a forward pass, so its layers cannot be told apart.")
+        if len(self.outputs) < len(self.attentions):
+            raise ValueError(f"no output projection was found after {self.names[self.attentions[-1]]}.")
+        refuse_unknown(kwargs, name)
+        self.attentions.append(module)
+
+    def project(self, linear: nn.Module, result: Tensor) -> None:
+        if len(self.outputs) == len(self.attentions):
+            return
+        attention = self.attentions[-1]
+        if self.entering.get(attention) != result.shape:
+            raise ValueError(
+                f"the output of {self.names[linear]} does not have the shape of what enters the attention."
+            )
+        self.outputs.append(linear)
+
+    def layers(self) -> Iterator[LayerModules]:
+        for attention, output in zip(self.attentions, self.outputs, strict=True):
+            parent, _, name = self.names[output].rpartition(".")
+            holder = next(module for module, path in self.names.items() if path == parent)
+            yield LayerModules(self.names[attention], attention, holder, name)
+
+
+def _probe(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerModules]:
+    trial, base, stock_attention = _Trial(model), model.base_model, model.config._attn_implementation
+    handles = [base.register_forward_pre_hook(lambda _, a, k: (a, k | {KEYWORD: trial}), with_kwargs=True)]
+    for module in base.modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            handles.append(module.register_forward_hook(lambda m, _, result: trial.project(m, result)))
+        else:
+            handles.append(module.register_forward_pre_hook(_note_entering(trial), with_kwargs=True))
+    model.set_attn_implementation(PROBE)
+    try:
+        _run(model, batch)
+        if not trial.attentions:
+            raise ValueError(f"{type(model).__name__} cannot be converted: it never called the attention function.")
+        if len(trial.outputs) < len(trial.attentions):
+            raise ValueError(f"no output projection was found after {trial.names[trial.attentions[-1]]}.")
+        return list(trial.layers())
+    finally:
+        model.set_attn_implementation(stock_attention or "sdpa")
+        for handle in handles:
+            handle.remove()
+
+
+def _note_entering(trial: _Trial) -> Any:
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entering = args[0] if args else kwargs.get("hidden_states")
+        if isinstance(entering, Tensor):
+            trial.entering[module] = entering.shape
+
+    return note
+
+
+def _probe_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> Any:
+    """Stock attention that reports its caller to the trial run."""
+    trial: _Trial | None = kwargs.pop(KEYWORD, None)
+    if trial is None:
+        raise ValueError(f"{type(module).__name__} does not receive the keyword arguments of its model's forward.")
+    trial.attend(module, {k: v for k, v in kwargs.items() if k not in ("dropout", "scaling", "is_causal")})
+    return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+
+
+def _run(model: PreTrainedModel, batch: dict[str, Tensor], when: str = "") -> Tensor:
+    """The model's first output on the batch; any failure becomes a ValueError that names the model."""
+    try:
+        with torch.no_grad():
+            return cast(Tensor, model(**batch)[0])
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{type(model).__name__} cannot be converted: {when}{reason}") from error
+
+
+def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
+    config, device = model.config, model.device
+    if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
+        ids = torch.arange(16, device=device).view(2, 8) * 7 % config.vocab_size
+        return {"input_ids": ids}
+    if model.main_input_name == "pixel_values" and hasattr(config, "image_size"):
+        size = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
+        generator = torch.Generator().manual_seed(0)
+        image = torch.rand(1, getattr(config, "num_channels", 3), *size, generator=generator)
+        return {"pixel_values": image.to(device, model.dtype)}
+    raise ValueError(
+        f"{type(model).__name__} cannot be converted: its input {model.main_input_name!r} is neither plain token ids "
+        "nor images, so it cannot be tested."
+    )
+
+
+@contextmanager
+def evaluation(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode and the random state, both put back afterwards."""
+    training = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        model.train(False)
+        try:
+            yield
+        finally:
+            for module, mode in training.items():
+                module.training = mode
+
+
+AttentionInterface.register(PROBE, _probe_attention)
+AttentionMaskInterface.register(PROBE, sdpa_mask)

@@ -1,1 +1,0 @@
-"""Experiments of the papers, one file a table or figure."""

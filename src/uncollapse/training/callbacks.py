@@ -1,0 +1,200 @@
+"""What happens around the steps of a run: metrics file, progress, diagnosis, warm-up of alpha."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from uncollapse.diagnosis import Diagnosis
+from uncollapse.models import set_alpha
+from uncollapse.watching import DiagnoseCallback
+
+from .run_folder import RunFolder
+from .tasks import Batch
+
+
+class StepTimer(TrainerCallback):
+    """Time spent in training steps, summed over the parts of a run, and the speed since it was last asked."""
+
+    def __init__(self, unit: str, units_per_step: int, earlier: float = 0.0) -> None:
+        self.unit, self.units_per_step, self.seconds = unit, units_per_step, earlier
+        self._since_asked, self._steps, self._began = 0.0, 0, 0.0
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start."""
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Stop; comes before the callbacks that evaluate or diagnose."""
+        took = time.perf_counter() - self._began
+        self.seconds += took
+        self._since_asked += took
+        self._steps += 1
+
+    def speed(self) -> dict[str, float]:
+        """Tokens or images a second since the last call."""
+        if not self._steps:
+            return {}
+        rate = self._steps * self.units_per_step / max(self._since_asked, 1e-9)
+        self._since_asked, self._steps = 0.0, 0
+        return {f"{self.unit}_per_second": round(rate, 1)}
+
+
+class MetricsFile(TrainerCallback):
+    """Writes every new entry of the Trainer's log history to `metrics.jsonl`, with time and speed."""
+
+    def __init__(self, folder: RunFolder, clock: StepTimer) -> None:
+        self.folder, self.clock = folder, clock
+        self._written = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """What a checkpoint brought back is in the file already; a diagnosis before the first step is not."""
+        self._written = len(state.log_history) if state.global_step else 0
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """A line of metrics belongs to every checkpoint: the loss since the last line is not part of it."""
+        if control.should_save:
+            control.should_log = True
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write what is new."""
+        self.flush(state)
+
+    def flush(self, state: TrainerState) -> None:
+        """Write what is new; on the first process only."""
+        new = state.log_history[self._written :]
+        self._written = len(state.log_history)
+        if not (state.is_world_process_zero and new):
+            return
+        for entry in new:
+            if "loss" in entry:
+                entry.update(self.clock.speed())
+            entry["seconds"] = round(self.clock.seconds, 3)
+        front = ("step", "epoch", "seconds")
+        self.folder.append_metrics(
+            [{k: e.get(k, state.epoch) for k in front} | {k: v for k, v in e.items() if k not in front} for e in new]
+        )
+
+
+class Progress(TrainerCallback):
+    """A bar on a terminal; elsewhere a line at each evaluation."""
+
+    SHOWN = (
+        "loss",
+        "perplexity",
+        "eval_perplexity",
+        "eval_bits_per_byte",
+        "eval_accuracy",
+        "tokens_per_second",
+        "images_per_second",
+    )
+
+    def __init__(self, title: str, shown: bool = True) -> None:
+        self.title, self.shown = title, shown
+        self._bar: tqdm[Any] | None = None
+        self._numbers: dict[str, str] = {}
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Open the bar."""
+        if self.shown and state.is_world_process_zero and sys.stderr.isatty():
+            self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Move it."""
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Show the numbers."""
+        if not (self.shown and state.is_world_process_zero):
+            return
+        last = state.log_history[-1]  # to which the metrics file has added the speed
+        found = {name: f"{last[name]:,.4g}" for name in self.SHOWN if isinstance(last.get(name), float)}
+        self._numbers.update(found)
+        if self._bar is not None:
+            self._bar.set_postfix(self._numbers)
+        elif any(name.startswith("eval_") for name in found):
+            said = ", ".join(f"{name} {value}" for name, value in found.items())
+            print(f"{self.title}: step {state.global_step} of {state.max_steps}, {said}", flush=True)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Close it."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+OnStep = Callable[[int, float | None], object]  # the step, and the training loss last logged
+
+
+class StepCallback(TrainerCallback):
+    """Tells somebody outside, such as a bar over several runs, of every update."""
+
+    def __init__(self, told: OnStep) -> None:
+        self.told = told
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Pass it on."""
+        losses = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
+        self.told(state.global_step, next(losses, None))
+
+
+class RunDiagnosis(DiagnoseCallback):
+    """Diagnoses at the start, every so many steps and at the end, and keeps each diagnosis in the run folder."""
+
+    def __init__(self, batches: list[Batch], every: int, folder: RunFolder, shown: bool = True) -> None:
+        super().__init__(batches, every=every, warn=shown)
+        self.folder = folder
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
+        """The model at initialisation."""
+        if state.global_step == 0:
+            self.measure(kw["model"], args, state, control)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
+        """Diagnose if it is time to, and at the end."""
+        if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
+            self.measure(kw["model"], args, state, control)
+
+    def measure(
+        self, model: nn.Module, args: TrainingArguments, state: TrainerState, control: TrainerControl
+    ) -> Diagnosis:
+        """Diagnose, and save what was found."""
+        report = super().measure(model, args, state, control)
+        path = self.folder.diagnosis / f"step-{state.global_step:06d}"
+        if state.is_world_process_zero and not Path(path).exists():
+            report.save(path)
+        return report
+
+    def _warn_of_news(self, step: int) -> None:
+        assert self.report is not None
+        for verdict in self.report.verdicts:
+            if verdict.is_collapse and verdict.kind not in self.first_seen:
+                self.first_seen[verdict.kind] = step
+                if self.warn:
+                    tqdm.write(f"step {step}: {verdict}", file=sys.stderr)
+
+
+class AlphaWarmup(TrainerCallback):
+    """Raises alpha and alpha_hidden from 0 to their values, so that a stock checkpoint can be trained on."""
+
+    def __init__(self, alpha: float, alpha_hidden: float, steps: int) -> None:
+        self.alpha, self.alpha_hidden, self.steps = alpha, alpha_hidden, steps
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
+        """A function of the step alone, so that a resumed run has the same."""
+        share = min(1.0, state.global_step / self.steps)
+        set_alpha(kw["model"], share * self.alpha, share * self.alpha_hidden)

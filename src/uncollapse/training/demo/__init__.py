@@ -1,0 +1,1 @@
+"""The experiment behind `uncollapse demo`."""

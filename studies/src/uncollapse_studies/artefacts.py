@@ -1,0 +1,117 @@
+"""The registry of artefacts that need training; those that need none are in `figure.py`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from .artefact import Artefact
+from .cells.cell import Budget, Cell
+from .cells.hopfield import IN_VIOLINS, ablation_cells, main_cells, probe_cells, skipfree_cells
+from .cells.localization import NETWORKS, penalty_cells, propagation_cells
+
+HOPFIELD, LOCALIZATION = "hopfield", "localization"
+_WORDS = {"gpt2": "GPT on WikiText-2", "vit": "ViT on CIFAR-10"}
+_MAIN = {"gpt2": "perplexity of GPT-2", "vit": "accuracy of ViT"}
+_VIOLINS = {
+    "hopfield-similarity-gpt2": "appendix Figure 4 (GPT-2 medium)",
+    "hopfield-similarity-vit": "appendix Figure 5 (ViT-T)",
+    "hopfield-entropy-gpt2": "nothing in the paper",
+    "hopfield-entropy-vit": "appendix Figures 13 and 14 (ViT-T)",
+}
+
+
+def _main(artefact: str, model: str, methods: tuple[str, ...], budget: Budget, seeds: int) -> list[Cell]:
+    return main_cells(artefact, model, budget, seeds, methods)
+
+
+def _hopfield() -> list[Artefact]:
+    found = [
+        Artefact(
+            f"hopfield-main-{model}",
+            f"Six ways to inherit scores, {words}",
+            HOPFIELD,
+            "hopfield.trained_methods",
+            partial(_main, f"hopfield-main-{model}", model, ()),
+            seeds=3,
+            stands_for=f"main text, {_MAIN[model]}",
+        )
+        for model, words in _WORDS.items()
+    ]
+    found += [
+        Artefact(
+            "hopfield-ablation",
+            "Ablation over alpha and alpha'",
+            HOPFIELD,
+            "hopfield.trained_ablation",
+            ablation_cells,
+            stands_for="main text, Table 6",
+        ),
+        Artefact(
+            "hopfield-skipfree",
+            "ViT without residual connections, by depth",
+            HOPFIELD,
+            "hopfield.trained_skipfree",
+            skipfree_cells,
+            stands_for="main text, Table 7",
+            minutes=2.5,
+        ),
+        Artefact(
+            "hopfield-probe",
+            "Linear probes of the trained ViTs",
+            HOPFIELD,
+            "hopfield.trained_methods",
+            probe_cells,
+            seeds=3,
+            stands_for="main text, linear probes",
+            minutes=0.5,
+        ),
+    ]
+    for kind, words in (("similarity", "Cosines of token pairs"), ("entropy", "Entropies of attention rows")):
+        for model, network in _WORDS.items():
+            id = f"hopfield-{kind}-{model}"
+            found.append(
+                Artefact(
+                    id,
+                    f"{words}, {network}",
+                    HOPFIELD,
+                    "hopfield.trained_violins",
+                    partial(_main, id, model, IN_VIOLINS),
+                    seeds=3,
+                    stands_for=_VIOLINS[id],
+                    function=kind,
+                )
+            )
+    return found
+
+
+def _localization() -> list[Artefact]:
+    found = []
+    for id, network in NETWORKS.items():
+        words = f"LocAteR over training: d = {network.width}, {network.layers} layer{'s' * (network.layers > 1)}"
+        first = id == "localization-fig6"
+        found.append(
+            Artefact(
+                id,
+                words,
+                LOCALIZATION,
+                "localization.trained_penalty",
+                partial(penalty_cells, id),
+                seeds=3 if first else 1,
+                stands_for=f"{'Section 7' if first else 'Appendix D'}, Figure {id.removeprefix('localization-fig')}",
+                minutes=network.minutes,
+            )
+        )
+    rho = Artefact(
+        "localization-fig7",
+        "Signal propagation over training, with LocAteR and without",
+        LOCALIZATION,
+        "localization.trained_propagation",
+        propagation_cells,
+        seeds=3,
+        stands_for="Section 7, Figure 7",
+        minutes=3.5,
+    )
+    return [found[0], rho, *found[1:]]
+
+
+ARTEFACTS = {artefact.id: artefact for artefact in (*_hopfield(), *_localization())}

@@ -1,0 +1,1 @@
+"""Charts and pages that only the studies draw."""

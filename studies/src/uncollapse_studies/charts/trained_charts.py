@@ -1,0 +1,200 @@
+"""Charts of trained networks: final numbers and curves by method, a number along a setting, maps of propagation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import altair as alt
+import pandas as pd
+
+from uncollapse.report.depth_chart import COLOURS
+
+from .figure_page import BLACK, SEAMLESS, Drawing, heading
+
+PALETTE = [*COLOURS, BLACK, "#999999"]
+GREY = "#777777"
+THINNEST, STEP = 1.5, 0.75  # widths of nested lines in pixels
+LOGARITHMIC = ("qk_scale",)  # panels with a logarithmic axis
+TARGETS = {"qk_trace": 1.0}  # panels with a thin rule, and where: LocAteR draws the trace to 1
+CLOSER = ("perplexity",)  # panels that are drawn a second time, magnified
+LATE = 0.6  # share of the updates from which on
+PER_ROW = 3
+BUDGET = "the same budget and rate for all"
+
+
+def nested_widths(count: int, step: float = STEP) -> list[float]:
+    """Widths of lines, thick to thin in the order they are drawn: of lines that coincide each shows beside the next.
+
+    >>> nested_widths(3)
+    [3.0, 2.25, 1.5]
+    """
+    return [THINNEST + step * (count - 1 - i) for i in range(count)]
+
+
+def decades(low: float, high: float, most: int = 8) -> list[float]:
+    """Powers of ten from below `low` to above `high` for the ticks of a logarithmic axis; `most` so many of them.
+
+    >>> decades(0.02, 30)
+    [0.01, 0.1, 1.0, 10.0, 100.0]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    step = max(1, math.ceil((last - first) / (most - 1)))
+    return [float(f"1e{n}") for n in range(first, last + step, step)]
+
+
+def _colour(names: Sequence[str], legend: bool = True) -> alt.Color:
+    return alt.Color(
+        "label:N",
+        sort=list(names),
+        scale=alt.Budget(domain=list(names), range=PALETTE[: len(names)]),
+        legend=alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=4, symbolOpacity=1, labelLimit=240)
+        if legend
+        else None,
+    )
+
+
+def _width(names: Sequence[str]) -> alt.StrokeWidth:
+    scale = alt.Budget(type="ordinal", domain=list(names), range=nested_widths(len(names)))
+    return alt.StrokeWidth("label:N", sort=list(names), scale=scale, legend=None)
+
+
+def _nested_lines(curves: pd.DataFrame, names: Sequence[str], y: alt.Y, ticks: int) -> alt.LayerChart:
+    """Means of seeds over updates as nested lines, the first label behind, with a band from lowest to highest seed."""
+    table = curves.groupby(["label", "step"], as_index=False)["value"].agg(["mean", "min", "max"])
+    table = table.sort_values(["label", "step"], key=lambda c: c.map(list(names).index) if c.name == "label" else c)
+    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=ticks), scale=alt.Budget(zero=False, nice=False))
+    base = alt.Chart(table).encode(x=x, color=_colour(names))
+    band = base.mark_area(opacity=0.15).encode(y=y, y2="max:Q")
+    lines = base.mark_line(opacity=1, strokeJoin="round").encode(
+        y=alt.Y("mean:Q"),
+        strokeWidth=_width(names),
+        tooltip=["label:N", "step:Q", *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ("mean", "min", "max"))],
+    )
+    chart: alt.LayerChart = band + lines
+    return chart
+
+
+def _seeds(curves: pd.DataFrame) -> str:
+    """What lines and bands are."""
+    return "one seed" if curves["seed"].nunique() < 2 else "lines: means of seeds; bands: lowest to highest seed"
+
+
+def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str], title: str, measure: str) -> Drawing:
+    """Final numbers (label, seed, value), a dot a seed, beside curves (label, seed, step, value).
+
+    With one evaluation only there are no curves, and the final numbers stand alone.
+    """
+    base = alt.Chart(final).encode(
+        y=alt.Y("label:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=200)), color=_colour(names, False)
+    )
+    x = alt.X("value:Q", title=measure, scale=alt.Budget(zero=False), axis=alt.Axis(tickCount=6))
+    dots = base.mark_point(filled=True, size=60, opacity=0.85).encode(
+        x=x, tooltip=["label:N", "seed:O", alt.Tooltip("value:Q", format=".4g")]
+    )
+    means = base.mark_tick(thickness=2.5, size=20).encode(x=alt.X("mean(value):Q", title=measure))
+    height = max(150, 28 * len(names) + 10)
+    strip = (means + dots).properties(width=300, height=height, title="at the end: a dot a seed")
+    if curves["step"].nunique() < 2:
+        subtitle = f"{BUDGET}; a dot a seed; the axis does not start at 0"
+        alone: Drawing = strip.properties(width=460, title=heading(title, subtitle))
+        return alone
+    scale = alt.Budget(zero=False, nice=False, padding=6, type=_scale(curves, measure))
+    y = alt.Y("min:Q", title=measure, scale=scale)
+    lines = _nested_lines(curves, names, y, 5).properties(width=340, height=height, title="over training")
+    whole = heading(title, f"{BUDGET}; axes do not start at 0; {_seeds(curves)}")
+    chart: Drawing = alt.hconcat(strip, lines, title=whole).resolve_scale(color="independent")
+    return chart
+
+
+def _scale(curves: pd.DataFrame, measure: str) -> Literal["log", "linear"]:
+    return "log" if measure.startswith("perplexity") and len(curves) and (curves["value"] > 0).all() else "linear"
+
+
+def along_chart(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    x_title: str,
+    title: str,
+    measure: str,
+    rules: Mapping[str, float] | None = None,
+    rule_says: str = "",
+) -> Drawing:
+    """A number (value) along a setting (at), a line a label: a panel for ours and one for what is printed (source).
+
+    `rules` has by source a value that gets a dashed horizontal rule, and `rule_says` what it stands for.
+    """
+    panels = []
+    for source, words in {"ours": "ours", "printed": "as printed"}.items():
+        own = table[table["source"] == source]
+        ticks = alt.Axis(values=sorted(own["at"].unique().tolist()), labelExpr="datum.value")
+        y = alt.Y("value:Q", title=measure, scale=alt.Budget(zero=False))
+        base = alt.Chart(own).encode(
+            x=alt.X("at:Q", title=x_title, axis=ticks),
+            y=y,
+            color=_colour(names),
+            tooltip=["label:N", "at:Q", alt.Tooltip("value:Q", format=".4g")],
+        )
+        chart = base.mark_line(strokeWidth=2) + base.mark_point(filled=True, size=60, opacity=1)
+        if rules is not None and source in rules:
+            rule = alt.Chart(pd.DataFrame({"value": [rules[source]]})).encode(y=y)
+            chart = rule.mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=GREY) + chart
+            words = f"{words}; dashed: {rule_says}, {rules[source]:g}"
+        panels.append(chart.properties(width=320, height=260, title=words))
+    both: Drawing = alt.hconcat(*panels, title=heading(title, "each panel has its own scale"))
+    return both
+
+
+def panels_chart(curves: pd.DataFrame, names: Sequence[str], titles: Mapping[str, str], title: str) -> Drawing:
+    """A panel a quantity over updates; `curves` has label, seed, quantity, step and value, `titles` the panels.
+
+    Values of 0 are left out of a logarithmic panel. Quantities of CLOSER have a second panel, of the last updates.
+    """
+    panels = []
+    for quantity, words in titles.items():
+        own = curves[curves["quantity"] == quantity]
+        panels.append(_quantity(own, names, quantity, words))
+        late = own[own["step"] >= LATE * own["step"].max()]
+        if quantity in CLOSER and late["step"].nunique() > 1:
+            panels.append(_quantity(late, names, quantity, f"{words}, magnified"))
+    rows = [alt.hconcat(*panels[i : i + PER_ROW]) for i in range(0, len(panels), PER_ROW)]
+    chart: Drawing = alt.vconcat(*rows, title=heading(title, f"{_seeds(curves)}; thin lines lie upon thick ones"))
+    return chart
+
+
+def _quantity(own: pd.DataFrame, names: Sequence[str], quantity: str, words: str) -> alt.LayerChart:
+    """One panel."""
+    y = alt.Y("min:Q", title=None, scale=alt.Budget(zero=False))
+    positive = own[own["value"] > 0]
+    if quantity in LOGARITHMIC and len(positive):
+        ticks = decades(positive["value"].min(), positive["value"].max())
+        scale = alt.Budget(type="log", domain=[ticks[0], ticks[-1]], nice=False)
+        own, y = positive, alt.Y("min:Q", title=None, scale=scale, axis=alt.Axis(values=ticks, format="~e"))
+    chart = _nested_lines(own, names, y, 3)
+    if quantity in TARGETS:
+        target = alt.Chart(pd.DataFrame({"value": [TARGETS[quantity]]}))
+        chart += target.mark_rule(color=GREY, strokeWidth=1, strokeDash=[3, 3]).encode(y="value:Q")
+    panel: alt.LayerChart = chart.properties(width=270, height=230, title=words)
+    return panel
+
+
+def propagation_chart(rho: pd.DataFrame, names: Sequence[str], bins: int, title: str) -> Drawing:
+    """Maps of rho by update and position, one a label; `rho` has label, step, position (lower end of a bin), rho."""
+    panels = []
+    for name in names:
+        own = rho[rho["label"] == name]
+        panels.append(
+            alt.Chart(own.assign(top=own["position"] + SEAMLESS / bins))
+            .mark_rect()
+            .encode(
+                x=alt.X("step:O", title="update", axis=alt.Axis(labelOverlap="parity", labelAngle=0)),
+                y=alt.Y("position:Q", title="relative position of the key", scale=alt.Budget(domain=[0, 1])),
+                y2="top:Q",
+                color=alt.Color("rho:Q", scale=alt.Budget(domain=[0, 1], scheme="viridis"), title="rho"),
+                tooltip=["step:O", "position:Q", alt.Tooltip("rho:Q", format=".3f")],
+            )
+            .properties(width=320, height=220, title=name)
+        )
+    chart: Drawing = alt.hconcat(*panels, title=heading(title, "yellow: the key's signal arrives; dark: it is lost"))
+    return chart

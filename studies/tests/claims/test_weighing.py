@@ -1,0 +1,256 @@
+"""How cells of trained networks decide a claim: with made-up cells."""
+
+import random
+
+import pytest
+from made_cells import planned, written
+
+from uncollapse_studies.artefacts import ARTEFACTS
+from uncollapse_studies.audit.cells import cells, made_up
+from uncollapse_studies.audit.claim import CONDITION, FAILS, HOLDS, PENDING, SCALE, AuditRun
+from uncollapse_studies.audit.plan import planned as planned_cells
+from uncollapse_studies.audit.registry import claims
+from uncollapse_studies.audit.weighing import compare, toward
+
+CLAIMS = claims()
+TRAINED = [claim for claim in CLAIMS.values() if claim.artefacts]
+NUMBERS = ("perplexity", "accuracy", "cosine_aligned", "residual_ratio", "entropy_mean", "qk_scale", "localisation")
+GPT, SKIPFREE, ABLATION = "hopfield-main-gpt2", "hopfield-skipfree", "hopfield-ablation"
+WIDE = (0.9, 1.0, 1.1)  # of the seeds: a spread that leaves everything open
+
+
+def seeded(artefact, number, levels, spread=(1.0, 1.001, 1.002)):
+    """All planned cells, around a level by method."""
+    return planned(artefact, number, lambda cell: levels.get(cell.method, 1.0) * spread[cell.seed])
+
+
+def test_cells_decide_and_their_absence_is_pending(tmp_path):
+    claim = CLAIMS[GPT]
+    none = claim.check(AuditRun("smallest", cells=tmp_path / "no folder"))
+    assert none.verdict == PENDING
+    assert "6 of 6 planned cells are not in yet" in none.sentence
+    worse = claim.check(written(tmp_path, made_up(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 25.0})))
+    assert worse.verdict == FAILS
+    assert "opposed, at 95 % confidence over seeds" in worse.sentence
+
+
+def test_tiny_cells_and_those_of_other_artefacts_decide_nothing(tmp_path):
+    claim = CLAIMS[GPT]
+    tiny = [{**cell, "settings": {"scale": "tiny"}} for cell in claim.mutation.cells]
+    other = [{**cell, "artefact": "another"} for cell in claim.mutation.cells]
+    run = written(tmp_path, tiny, other)
+    assert claim.check(run).verdict == PENDING
+    assert len(cells(["another"], run.cells)) == 6
+
+
+def test_one_seed_decides_nothing_where_more_are_planned(tmp_path):
+    every = seeded(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 15.0})
+    found = CLAIMS[GPT].check(written(tmp_path, [cell for cell in every if cell["seed"] == 0]))
+    assert found.verdict == PENDING
+    assert "2 cells are in, too few to tell" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("gap", "verdict", "words"),
+    [
+        (3.0, HOLDS, "as claimed"),
+        (1.0, SCALE, "undecided"),  # below the 2 points that count
+        (-1.0, SCALE, "undecided"),  # one seed rules nothing out
+        (-3.0, FAILS, "opposed"),
+    ],
+)
+def test_one_seed_decides_by_the_smallest_difference_where_no_more_are_planned(tmp_path, gap, verdict, words):
+    one = planned(SKIPFREE, "accuracy", lambda cell: 40.0 + gap * (cell.method == "hopfield"))
+    found = CLAIMS[SKIPFREE].check(written(tmp_path, one))
+    assert found.verdict == verdict
+    assert f"{words} in 4" in found.sentence
+    assert "with one seed a difference counts from 2 points on" in found.sentence
+    assert "confidence" not in found.sentence
+    assert f"layers 8: {gap:+.3g} (one seed)" in found.sentence
+
+
+@pytest.mark.parametrize(("ours", "says"), [(15.0, "as claimed"), (25.0, "opposed")])
+def test_there_is_no_verdict_before_every_planned_cell_is_in(tmp_path, ours, says):
+    """What two of three seeds say is told, and decides nothing."""
+    every = seeded(GPT, "perplexity", {"self-attention": 20.0, "hopfield": ours})
+    early = CLAIMS[GPT].check(written(tmp_path, [cell for cell in every if cell["seed"] < 2]))
+    assert early.verdict == PENDING
+    assert early.sentence.startswith("So far, perplexity of hopfield less that of self-attention: ")
+    assert f", {says}, at 95 % confidence over seeds. 2 of 6 planned cells are not in yet." in early.sentence
+    assert len(early.numbers) == 2
+    whole = CLAIMS[GPT].check(written(tmp_path, every))
+    assert whole.verdict == (HOLDS if says == "as claimed" else FAILS)
+    assert "So far" not in whole.sentence
+
+
+def test_cells_of_an_earlier_definition_are_not_in(tmp_path):
+    levels = {"self-attention": 20.0, "hopfield": 15.0}
+    every = [cell for cell in seeded(GPT, "perplexity", levels) if cell["method"] in levels]
+    current = [{**cell, "definition": planned_cells(GPT)[cell["label"], cell["seed"]].definition} for cell in every]
+    assert CLAIMS[GPT].check(written(tmp_path, current)).verdict == HOLDS
+    old = {**current[0], "definition": "of another recipe"}
+    found = CLAIMS[GPT].check(written(tmp_path, [old, *current[1:]]))
+    assert found.verdict == PENDING
+    assert "1 of 6 planned cells are not in yet" in found.sentence
+    elsewhere = {**old, "settings": {**old["settings"], "scale": "paper"}}  # no plan says how it is to be trained
+    assert len(cells([GPT], written(tmp_path, [old, elsewhere]).cells)) == 1
+
+
+@pytest.mark.parametrize(
+    ("shallow", "deep", "verdict"),
+    [
+        ((30.0, 40.0), (11.9, 10.0), HOLDS),  # the plain one is ahead, and both guess
+        ((30.0, 40.0), (20.0, 10.0), CONDITION),
+        ((40.0, 30.0), (10.0, 10.0), FAILS),
+        ((11.0, 11.9), (10.0, 10.0), SCALE),
+        ((10.0, 12.5), (10.0, 10.0), HOLDS),  # one that guesses is no reason to leave a depth out
+    ],
+)
+def test_depths_at_which_both_networks_guess_do_not_count(tmp_path, shallow, deep, verdict):
+    def accuracy(cell):
+        return (deep if cell.settings["layers"] == 8 else shallow)[cell.method == "hopfield"]
+
+    found = CLAIMS[SKIPFREE].check(written(tmp_path, planned(SKIPFREE, "accuracy", accuracy)))
+    assert found.verdict == verdict
+    guessing = 3 * (max(shallow) < 12.0) + (max(deep) < 12.0)
+    assert (f"both guess in {guessing}" in found.sentence) == (guessing > 0)
+    assert f"{deep[1]:.3g} against {deep[0]:.3g}" in found.sentence
+
+
+def test_an_interval_that_allows_either_sign_stays_open(tmp_path):
+    """It waits while cells are missing, and once all are in it cannot be told at this scale."""
+    levels = {"self-attention": 20.0, "hopfield": 20.0}
+    every = seeded(GPT, "perplexity", levels, WIDE)
+    open_still = CLAIMS[GPT].check(written(tmp_path, every[:-6]))  # without the third seed
+    assert open_still.verdict == PENDING
+    assert "2 of 6 planned cells are not in yet" in open_still.sentence
+    found = CLAIMS[GPT].check(written(tmp_path, every))
+    assert found.verdict == SCALE
+    assert "+0 (-4.53 to +4.53), undecided, at 95 % confidence over seeds." in found.sentence
+    assert "All planned cells are in" in found.sentence
+
+
+def test_nothing_is_pending_once_all_planned_cells_are_in(tmp_path):
+    """Whatever the cells say: here, that nothing is known."""
+    noise = random.Random(0)
+    every = [
+        {
+            **cell,
+            "numbers": {number: noise.uniform(0.5, 1.5) for number in NUMBERS},
+            "curves": {
+                "step": [0, 1, 2, 3, 4],
+                **{number: [noise.random() for _ in range(5)] for number in ("entropy_mean", "localisation")},
+            },
+        }
+        for artefact in ARTEFACTS
+        for cell in planned(artefact, "", lambda cell: 0.0)
+    ]
+    run = written(tmp_path, every)
+    found = {claim.id: claim.check(run) for claim in TRAINED}
+    assert [id for id, evidence in found.items() if evidence.verdict == PENDING] == []
+    assert SCALE in {evidence.verdict for evidence in found.values()}
+    assert not [id for id, evidence in found.items() if "not in yet" in evidence.sentence]
+
+
+def test_methods_that_are_not_compared_are_not_waited_for(tmp_path):
+    levels = {"self-attention": 20.0, "hopfield": 20.0}
+    both = [cell for cell in seeded(GPT, "perplexity", levels, WIDE) if cell["method"] in levels]
+    assert CLAIMS[GPT].check(written(tmp_path, both)).verdict == SCALE
+
+
+def test_a_null_that_is_known_well_enough_fails(tmp_path):
+    same = made_up(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 20.0})
+    found = CLAIMS[GPT].check(written(tmp_path, same))
+    assert found.verdict == FAILS
+    assert "no difference as claimed of 2 % or more" in found.sentence
+
+
+def test_diverged_networks_are_left_out_and_named(tmp_path):
+    every = seeded(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 25.0})
+    lost = [
+        {**cell, "status": "diverged", "numbers": {"perplexity": 1e9}}
+        if (cell["method"], cell["seed"]) == ("hopfield", 2)
+        else cell
+        for cell in every
+    ]
+    found = CLAIMS[GPT].check(written(tmp_path, lost))
+    assert found.verdict == FAILS
+    assert "left out: hopfield-main-gpt2, hopfield, seed 2." in found.sentence
+    assert "not in yet" not in found.sentence  # it is in, and will not come again
+    assert found.numbers["diverged, left out"] == 1
+    all_lost = CLAIMS[GPT].check(written(tmp_path, [{**cell, "status": "diverged"} for cell in every]))
+    assert all_lost.verdict == SCALE
+
+
+def test_one_pair_is_enough_where_some_is_claimed(tmp_path):
+    def accuracy(good):
+        return lambda cell: 50.0 if cell.method == "self-attention" else good if cell.own["alpha"] == 1.0 else 45.0
+
+    claim = CLAIMS[ABLATION]
+    for good, verdict in ((60.0, HOLDS), (51.0, SCALE), (45.0, FAILS)):
+        found = claim.check(written(tmp_path, planned(ABLATION, "accuracy", accuracy(good))))
+        assert found.verdict == verdict
+    assert "lowest with alpha" in found.sentence  # nine pairs are too many to list
+    assert len(found.numbers) == 9 + 1
+
+
+def test_many_pairs_share_the_risk_of_luck(tmp_path):
+    """A difference that would do alone does not do as the best of many."""
+    gains = [{"alpha": 0.1 * n} for n in range(9)]
+    plain = made_up(ABLATION, "accuracy", {"self-attention": 50.0})
+    pairs = made_up(ABLATION, "accuracy", {"hopfield": 50.12}, gains)
+    alone = [cell for cell in pairs if cell["settings"] == gains[0]]
+    assert CLAIMS[ABLATION].check(written(tmp_path, plain, alone)).verdict == HOLDS
+    assert CLAIMS[ABLATION].check(written(tmp_path, plain, pairs)).verdict == FAILS
+
+
+@pytest.mark.parametrize(
+    ("plain", "ours", "verdict"),
+    [
+        (0.5, 0.04, HOLDS),
+        (0.5, 0.3, CONDITION),  # it shrinks, and is not gone
+        (0.5, 0.6, FAILS),
+        (0.005, 0.0, SCALE),  # there is no group to lose
+    ],
+)
+def test_a_group_disappears_only_where_there_is_one(tmp_path, plain, ours, verdict):
+    artefact = "hopfield-similarity-gpt2"
+    every = seeded(artefact, "cosine_aligned", {"self-attention": plain, "hopfield": ours})
+    found = CLAIMS["hopfield-fig4-trained"].check(written(tmp_path, every))
+    assert found.verdict == verdict
+    assert f"{ours:.3g}" in found.sentence
+    assert ("nothing to lose" in found.sentence) == (verdict == SCALE)
+
+
+def test_settings_without_a_group_do_not_count(tmp_path):
+    """GPT has no group of aligned tokens; the ViT alone tells whether the hidden states make it smaller."""
+    groups = [
+        seeded(f"hopfield-similarity-{model}", "cosine_aligned", {"self-attention": plain, "alpha-hidden-only": ours})
+        for model, plain, ours in (("gpt2", 0.005, 0.009), ("vit", 0.1, 0.05))
+    ]
+    found = CLAIMS["hopfield-abstract-hidden-trained"].check(written(tmp_path, *groups))
+    assert found.verdict == HOLDS
+    assert "nothing to lose in 1" in found.sentence
+    assert "hopfield-similarity-vit: " in found.sentence
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(3.9, HOLDS), (3.75, SCALE), (3.0, FAILS), (5.0, FAILS)])
+def test_entropies_are_alike_within_a_quarter_of_a_nat(tmp_path, ours, verdict):
+    every = seeded("hopfield-entropy-vit", "entropy_mean", {"self-attention": 4.0, "hopfield": ours})
+    assert CLAIMS["hopfield-fig13-20-trained"].check(written(tmp_path, every)).verdict == verdict
+
+
+def test_settings_are_compared_with_their_own_kind(tmp_path):
+    """Better in one setting and worse in the other; the method's own alpha does not set cells apart."""
+    good = made_up("a", "accuracy", {"plain": 50.0}, [{"model": "S"}]) + made_up(
+        "a", "accuracy", {"ours": 60.0}, [{"model": "S", "alpha": 0.5}]
+    )
+    bad = made_up("a", "accuracy", {"plain": 50.0, "ours": 40.0}, [{"model": "L"}])
+    other = made_up("b", "accuracy", {"plain": 50.0})
+    found = compare(written(tmp_path, good, bad, other), ["a"], "accuracy", "ours", "plain", toward(1))
+    assert found.verdict == CONDITION
+    assert set(found.numbers) == {
+        "a, model L: accuracy of ours less that of plain",
+        "a, model S, alpha 0.5: accuracy of ours less that of plain",
+        "cells found",
+    }

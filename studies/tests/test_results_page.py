@@ -1,0 +1,72 @@
+"""docs/results.md is what the files under results/ say, and nothing else."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from uncollapse.cli import main
+from uncollapse_studies.artefacts import ARTEFACTS
+from uncollapse_studies.cells.running import CellWorkspace, run_cells
+from uncollapse_studies.cells.store import Store
+from uncollapse_studies.readme_table import BEGIN, END, README, central_table, readme_text
+from uncollapse_studies.results_page import PAGE, markdown, results_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_what_the_generator_writes():
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == results_text(ROOT), "run: uncollapse reproduce results"
+
+
+def test_the_table_of_the_readme_is_what_the_generator_writes():
+    assert (ROOT / README).read_text(encoding="utf-8") == readme_text(ROOT), "run: uncollapse reproduce results"
+
+
+def test_a_readme_without_the_marks_is_left_alone(tmp_path):
+    assert readme_text(tmp_path) is None
+    (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\n")
+    assert readme_text(tmp_path) is None
+    (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
+    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is in yet.\n\n{END}\nbelow\n"
+
+
+def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path, monkeypatch):
+    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _tiny_cells)
+    workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
+    run_cells(ARTEFACTS["hopfield-main-gpt2"].all_cells("laptop")[:2], workspace)
+    run_cells(ARTEFACTS["hopfield-main-vit"].all_cells("laptop")[:1], workspace)
+    table = [[field.strip() for field in line.split("|")] for line in central_table(tmp_path).splitlines()]
+    columns = {name: [row[i] for row in table[2:4]] for i, name in enumerate(table[0]) if name}
+    assert columns["method"] == ["self-attention", "hopfield"]
+    assert columns["GPT: seeds"] == ["1", "1"]
+    assert columns["ViT: seeds"] == ["1", ""]
+
+
+def test_every_artefact_has_a_section():
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert all(f"\n## {id}\n" in text for id in ARTEFACTS)
+
+
+def test_the_command_writes_page_and_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _tiny_cells)
+    workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
+    cells = ARTEFACTS["localization-fig8"].all_cells("laptop")
+    run_cells(cells[:1], workspace)
+    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert "1 of 6 cells are in." in text
+    assert "Pending: 0 of" in text
+    assert (tmp_path / "studies/results/figures/localization-fig8.png").stat().st_size > 1000
+
+
+def _tiny_cells(artefact, scale, seeds=None):
+    return artefact.cells("tiny", 1)
+
+
+def test_results_needs_a_folder_of_results(tmp_path, capsys):
+    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 2
+    assert "has no folder results" in capsys.readouterr().err
+
+
+def test_bars_do_not_break_a_table():
+    assert markdown(pd.DataFrame({"a|b": ["1|2"]})) == "| a\\|b |\n| --- |\n| 1\\|2 |\n"

@@ -1,0 +1,38 @@
+"""Two processes give the gradients of one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import uncollapse as uc
+from tests.models.builders import batch, build
+
+
+@pytest.mark.parametrize("checkpointing", ["plain", "checkpointing"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_processes_give_the_gradients_of_one(kind, checkpointing, tmp_path):
+    path = tmp_path / "gradients.pt"
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*command, "-m", "tests.huggingface.two_processes", kind, checkpointing, str(path)],
+        cwd=root,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+
+    model = uc.convert(build("llama"), 0.4, 0.6).train()
+    model(**batch("llama", rows=2)).logits.square().mean().backward()
+    got = torch.load(path, weights_only=True)
+    wanted = {name: p.grad for name, p in model.named_parameters()}
+    assert got.keys() == wanted.keys()
+    scale = max(grad.abs().max() for grad in wanted.values())
+    for name, grad in wanted.items():
+        assert (got[name] - grad).abs().max() <= 1e-6 * scale, name  # LLaMA's RMSNorm runs in float32

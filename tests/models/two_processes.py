@@ -1,0 +1,41 @@
+"""Run by torchrun: the gradients of two gloo processes, with DDP or FSDP2, are written for the test to compare."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import uncollapse as uc
+from tests.models.builders import batch, build
+
+
+def main(kind: str, checkpointing: bool, path: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = uc.convert(build("llama"), 0.4, 0.6).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    if kind == "ddp":
+        wrapped = DistributedDataParallel(model)
+    else:
+        for block in model.model.layers:
+            fully_shard(block)
+        wrapped = fully_shard(model)
+    row = batch("llama", rows=2)["input_ids"][dist.get_rank()].unsqueeze(0)
+    wrapped(input_ids=row).logits.square().mean().backward()
+    grads = {}
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad
+        grads[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad
+    if dist.get_rank() == 0:
+        torch.save(grads, path)
+    dist.barrier()
+    os._exit(0)  # gloo's threads may wait for ever for tensors that are taken down with the interpreter
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "checkpointing", sys.argv[3])
