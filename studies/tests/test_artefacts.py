@@ -154,7 +154,7 @@ def test_an_interrupted_cell_goes_on(tmp_path):
     script.write_text(
         "import signal, sys\nfrom uncollapse_studies.cells.cell import Cell\n"
         "from uncollapse_studies.cells.running import *\nfrom uncollapse_studies.cells.store import Store\n"
-        "from tests.reproduction.test_artefacts import long_cell\n"
+        "from test_artefacts import long_cell\n"
         "from tests.training.signalled import MOMENTS, signal_at\n"
         "signal_at(signal.SIGTERM, *MOMENTS['in a step'], call=3)\n"
         f"store = Store(Path({str(tmp_path / 'cells')!r}))\n"

@@ -8,10 +8,10 @@ import pytest
 
 from uncollapse.cli import main
 from uncollapse_studies.figure import FIGURES
-from uncollapse_studies.hopfield.bounds import CURVES, MEASURED, Setting, bounds_table, counterexample
+from uncollapse_studies.hopfield.bounds import CURVES, MEASURED, BoundsSetting, bounds_table, counterexample
 from uncollapse_studies.hopfield.retrieval import digit_patterns
 from uncollapse_studies.localization.simulation import CORRECTED, PRINTED, SIMULATION, simulation_table
-from uncollapse_studies.localization.simulation import Setting as Walks
+from uncollapse_studies.localization.simulation import SimulationSetting as Walks
 
 
 @pytest.mark.parametrize("id", FIGURES)
@@ -72,7 +72,7 @@ def test_simulation_lies_on_the_corrected_form_and_off_the_printed_one():
 
 
 def test_corrected_bounds_lie_above_the_residual():
-    table = bounds_table(Setting(depth=5, width=16, tokens=8, seeds=2), lambda: None)
+    table = bounds_table(BoundsSetting(depth=5, width=16, tokens=8, seeds=2), lambda: None)
     wide = table.pivot(index=["network", "depth"], columns="curve", values="mean").dropna()
     for name in (CURVES["corrected"], CURVES["corrected_depth"]):
         assert (wide[MEASURED] <= wide[name] + 1e-9).all()

@@ -5,7 +5,7 @@ import pytest
 
 from tests.training.compare.run_folders import write_run
 from uncollapse.report.demo_page import demo_page
-from uncollapse.training.demo.depth import CELLS
+from uncollapse.training.demo.depth import VARIANTS
 from uncollapse.training.demo.experiment import METHODS, measure
 
 CHARTS = [
@@ -25,7 +25,7 @@ def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     for name, method in METHODS.items():
         write_run(folder / name, diagnose_at=(8, 40), **{"alpha": 0.0} | dict(method.keys))
-    rows = [(cell.name, n, 10.0 ** -(n * i), 0.0) for i, cell in enumerate(CELLS) for n in (1, 2, 3)]
+    rows = [(cell.name, n, 10.0 ** -(n * i), 0.0) for i, cell in enumerate(VARIANTS) for n in (1, 2, 3)]
     depth = pd.DataFrame(rows, columns=["attention", "depth", "mean", "spread"])
     content = measure(depth, [folder / name for name in METHODS]).content("Made in a <test>.")
     file = folder / "demo.html"

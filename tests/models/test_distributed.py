@@ -19,7 +19,7 @@ def test_two_processes_give_the_gradients_of_one(kind, checkpointing, tmp_path):
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
-        [*command, "-m", "tests.huggingface.two_processes", kind, checkpointing, str(path)],
+        [*command, "-m", "tests.models.two_processes", kind, checkpointing, str(path)],
         cwd=root,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -145,7 +145,7 @@ def test_accumulation_does_not_change_the_result(tmp_path):
 def test_processes_do_not_change_the_result(kind, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
-        [*command, "-m", "tests.huggingface.locater_training", kind, str(tmp_path)],
+        [*command, "-m", "tests.remedies.locater_training", kind, str(tmp_path)],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -63,7 +63,7 @@ def test_like_named_reports_are_numbered_and_names_can_be_given(tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="two to four reports"):
-        uc.compare_html([diagnosis()], tmp_path / "one.html")
-    with pytest.raises(ValueError, match="one name a report: 2 reports, 1 names"):
-        uc.compare_html([diagnosis(), diagnosis()], tmp_path / "two.html", names=["one"])
+    with pytest.raises(ValueError, match="two to 4 diagnoses"):
+        uc.compare([diagnosis()])
+    with pytest.raises(ValueError, match="one name for each diagnosis: 2 diagnoses, got 1"):
+        uc.compare([diagnosis(), diagnosis()], names=["one"])

@@ -21,7 +21,7 @@ REPRODUCED, TREND, NOT_SEEN, OUT_OF_REACH = (
     "reproduced",
     "same trend",
     "not seen",
-    "cannot be tested at this budget",
+    "cannot be tested at this scale",
 )
 NO_CLAIM, PENDING = "not in the paper", "pending"
 ENDS = {  # of training; see cells/measured.py

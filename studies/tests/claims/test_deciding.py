@@ -2,7 +2,7 @@
 
 import pytest
 
-from uncollapse_studies.audit.cells import Found, Setting
+from uncollapse_studies.audit.cells import CellSelection, CellSetting
 from uncollapse_studies.audit.claim import CONDITION, FAILS, HOLDS, PENDING, SCALE
 from uncollapse_studies.audit.deciding import Answer, Question, SettingFinding, decide
 
@@ -13,8 +13,10 @@ YES, PART, NO, SMALL, OPEN, NOTHING, GUESSING = (
 
 
 def verdict(answers, some=False, missing=0):
-    weighed = [SettingFinding(Setting("a", (f"layers {n}",)), answer, 0.0, "+0") for n, answer in enumerate(answers)]
-    found = Found(["a"], [{"artefact": "a", "seed": 0}], [], 6, missing)
+    weighed = [
+        SettingFinding(CellSetting("a", (f"layers {n}",)), answer, 0.0, "+0") for n, answer in enumerate(answers)
+    ]
+    found = CellSelection(["a"], [{"artefact": "a", "seed": 0}], [], 6, missing)
     return decide(Question("a number", "", "none", some), found, weighed).verdict
 
 

@@ -36,7 +36,7 @@ def test_cells_decide_and_their_absence_is_pending(tmp_path):
 
 def test_tiny_cells_and_those_of_other_artefacts_decide_nothing(tmp_path):
     claim = CLAIMS[GPT]
-    tiny = [{**cell, "settings": {"scale": "tiny"}} for cell in claim.mutation.cells]
+    tiny = [{**cell, "settings": {"budget": "tiny"}} for cell in claim.mutation.cells]
     other = [{**cell, "artefact": "another"} for cell in claim.mutation.cells]
     run = written(tmp_path, tiny, other)
     assert claim.check(run).verdict == PENDING
@@ -92,7 +92,7 @@ def test_cells_of_an_earlier_definition_are_not_in(tmp_path):
     found = CLAIMS[GPT].check(written(tmp_path, [old, *current[1:]]))
     assert found.verdict == PENDING
     assert "1 of 6 planned cells are not in yet" in found.sentence
-    elsewhere = {**old, "settings": {**old["settings"], "scale": "paper"}}  # no plan says how it is to be trained
+    elsewhere = {**old, "settings": {**old["settings"], "budget": "paper"}}  # no plan says how it is to be trained
     assert len(cells([GPT], written(tmp_path, [old, elsewhere]).cells)) == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from .cell import Budget, Cell
 from .tiny import at_budget
 
-PLAIN, OURS, SCALE_ONLY, ZERO = "plain", "locater", "budget-only", "forced-zero"
+PLAIN, OURS, SCALE_ONLY, ZERO = "plain", "locater", "scale-only", "forced-zero"
 KAPPA_SCALE = 100.0
 KAPPA_MEANS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
 FORCED = 1e6  # a kappa_1 that leaves W_QK no choice but 0

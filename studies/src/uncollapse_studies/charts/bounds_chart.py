@@ -18,7 +18,7 @@ def bounds_chart(table: pd.DataFrame) -> Drawing:
     colour = alt.Color(
         "curve:N",
         sort=curves,
-        scale=alt.Budget(domain=curves, range=[style[0] for style in STYLES]),
+        scale=alt.Scale(domain=curves, range=[style[0] for style in STYLES]),
         legend=alt.Legend(
             title=None,
             orient="bottom",
@@ -32,11 +32,11 @@ def bounds_chart(table: pd.DataFrame) -> Drawing:
     panels = []
     for network, own in shown.groupby("network", sort=False):
         base = alt.Chart(own).encode(
-            x=alt.X("depth:Q", title="layers", scale=alt.Budget(domain=[1, int(table["depth"].max())]), axis=_whole()),
+            x=alt.X("depth:Q", title="layers", scale=alt.Scale(domain=[1, int(table["depth"].max())]), axis=_whole()),
             y=alt.Y(
                 "value:Q",
                 title="residual, (1, ∞) norm",
-                scale=alt.Budget(type="log", domain=[10.0 ** _floor(own), 100.0]),
+                scale=alt.Scale(type="log", domain=[10.0 ** _floor(own), 100.0]),
                 axis=alt.Axis(format="~e", tickCount=7),
             ),
             color=colour,
@@ -44,7 +44,7 @@ def bounds_chart(table: pd.DataFrame) -> Drawing:
         )
         lines = base.mark_line(strokeWidth=2.2, clip=True).encode(
             strokeDash=alt.StrokeDash(
-                "curve:N", sort=curves, scale=alt.Budget(domain=curves, range=[style[1] for style in STYLES])
+                "curve:N", sort=curves, scale=alt.Scale(domain=curves, range=[style[1] for style in STYLES])
             )
         )
         dots = base.transform_filter(alt.datum.curve == curves[0]).mark_point(

@@ -121,12 +121,12 @@ def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) 
 
 
 def _panel(squares: pd.DataFrame, labels: pd.DataFrame, title: str) -> alt.LayerChart:
-    x = alt.X("column:Q", axis=None, scale=alt.Budget(domain=[-0.6, 27], nice=False))
-    y = alt.Y("row:Q", axis=None, scale=alt.Budget(domain=[ROWS - 0.4, -1.5], nice=False))
+    x = alt.X("column:Q", axis=None, scale=alt.Scale(domain=[-0.6, 27], nice=False))
+    y = alt.Y("row:Q", axis=None, scale=alt.Scale(domain=[ROWS - 0.4, -1.5], nice=False))
     colour = alt.Color(
         "verdict:N",
         sort=list(COLOURS),
-        scale=alt.Budget(domain=list(COLOURS)[:-1], range=list(COLOURS.values())[:-1]),
+        scale=alt.Scale(domain=list(COLOURS)[:-1], range=list(COLOURS.values())[:-1]),
         legend=alt.Legend(
             title=None, orient="bottom", labelFontSize=13, symbolType="square", labelLimit=300, columns=5
         ),

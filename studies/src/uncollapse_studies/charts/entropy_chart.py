@@ -23,10 +23,10 @@ def entropy_bound_chart(table: pd.DataFrame) -> Drawing:
                 color=alt.Color(
                     "form:N",
                     sort=forms,
-                    scale=alt.Budget(domain=forms, range=[BLUE, VERMILLION]),
+                    scale=alt.Scale(domain=forms, range=[BLUE, VERMILLION]),
                     legend=alt.Legend(title=None, orient="bottom", labelLimit=300, labelFontSize=12),
                 ),
-                strokeDash=alt.StrokeDash("form:N", sort=forms, scale=alt.Budget(domain=forms, range=[[1, 0], [6, 3]])),
+                strokeDash=alt.StrokeDash("form:N", sort=forms, scale=alt.Scale(domain=forms, range=[[1, 0], [6, 3]])),
                 tooltip=["form:N", alt.Tooltip("nu:Q", format=".1f"), alt.Tooltip("bound:Q", format=".3f")],
             )
         )

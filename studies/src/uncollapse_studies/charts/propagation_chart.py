@@ -23,14 +23,14 @@ def propagation_map(table: pd.DataFrame) -> Drawing:
         alt.Chart(table)
         .mark_rect(clip=True)
         .encode(
-            x=alt.X("left:Q", title="ξ", scale=alt.Budget(nice=False), axis=alt.Axis(values=[-10, -5, 0, 5, 10])),
+            x=alt.X("left:Q", title="ξ", scale=alt.Scale(nice=False), axis=alt.Axis(values=[-10, -5, 0, 5, 10])),
             x2="right:Q",
-            y=alt.Y("low:Q", title="position θ", scale=alt.Budget(domain=[0, 1], nice=False)),
+            y=alt.Y("low:Q", title="position θ", scale=alt.Scale(domain=[0, 1], nice=False)),
             y2="top:Q",
             color=alt.Color(
                 "rho:Q",
                 title="ρ",
-                scale=alt.Budget(scheme="viridis", domain=[0, 1]),
+                scale=alt.Scale(scheme="viridis", domain=[0, 1]),
                 legend=alt.Legend(gradientLength=200),
             ),
             tooltip=["form:N", *(alt.Tooltip(f"{name}:Q", format=".3g") for name in ("eta", "xi", "theta", "rho"))],
@@ -69,16 +69,16 @@ def _lines(table: pd.DataFrame, view: str, panel: str, forms: list[str]) -> alt.
         alt.Chart(own, title=f"{panel}: {view}")
         .mark_line(strokeWidth=2.2)
         .encode(
-            x=alt.X("theta:Q", title="position θ", scale=alt.Budget(nice=False, zero=False)),
-            y=alt.Y("rho:Q", title="ρ", scale=alt.Budget(domain=[0, 1])),
+            x=alt.X("theta:Q", title="position θ", scale=alt.Scale(nice=False, zero=False)),
+            y=alt.Y("rho:Q", title="ρ", scale=alt.Scale(domain=[0, 1])),
             color=alt.Color(
                 "form:N",
                 sort=forms,
-                scale=alt.Budget(domain=forms, range=[BLUE, VERMILLION, BLACK]),
+                scale=alt.Scale(domain=forms, range=[BLUE, VERMILLION, BLACK]),
                 legend=alt.Legend(title=None, symbolStrokeWidth=3, labelFontSize=12),
             ),
             strokeDash=alt.StrokeDash(
-                "form:N", sort=forms, scale=alt.Budget(domain=forms, range=[[1, 0], [6, 3], [2, 2]])
+                "form:N", sort=forms, scale=alt.Scale(domain=forms, range=[[1, 0], [6, 3], [2, 2]])
             ),
             tooltip=["form:N", alt.Tooltip("theta:Q", format=".4f"), alt.Tooltip("rho:Q", format=".3f")],
         )

@@ -31,7 +31,7 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int, last: bool) -> a
         .encode(
             x=alt.X("column:O", axis=None),
             y=alt.Y("row:O", axis=None),
-            color=alt.Color("ink:Q", scale=alt.Budget(scheme="greys", domain=[0, 1]), legend=None),
+            color=alt.Color("ink:Q", scale=alt.Scale(scheme="greys", domain=[0, 1]), legend=None),
         )
         .properties(width=SIZE, height=SIZE)
         for time, own in pixels.groupby("time")
@@ -41,16 +41,16 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int, last: bool) -> a
     colour = alt.Color(
         "quantity:N",
         sort=names,
-        scale=alt.Budget(domain=names, range=[BLUE, VERMILLION]),
+        scale=alt.Scale(domain=names, range=[BLUE, VERMILLION]),
         legend=alt.Legend(title=None, orient="bottom", labelLimit=220) if last else None,
     )
-    dash = alt.StrokeDash("quantity:N", sort=names, legend=None, scale=alt.Budget(domain=names, range=[[1, 0], [5, 3]]))
+    dash = alt.StrokeDash("quantity:N", sort=names, legend=None, scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]))
     lines = (
         alt.Chart(overlaps, title=f"digit {cue}: overlap")
         .mark_line(strokeWidth=2.2)
         .encode(
             x=alt.X("time:Q", title="time"),
-            y=alt.Y("value:Q", title="cosine", scale=alt.Budget(domain=[0, 1], clamp=True)),
+            y=alt.Y("value:Q", title="cosine", scale=alt.Scale(domain=[0, 1], clamp=True)),
             color=colour,
             strokeDash=dash,
             tooltip=["quantity:N", alt.Tooltip("time:Q", format=".2f"), alt.Tooltip("value:Q", format=".3f")],
@@ -62,7 +62,7 @@ def _row(courses: pd.DataFrame, pixels: pd.DataFrame, cue: int, last: bool) -> a
         .mark_line(strokeWidth=2.2, color=GREEN)
         .encode(
             x=alt.X("time:Q", title="time"),
-            y=alt.Y("value:Q", title="energy", scale=alt.Budget(zero=False)),
+            y=alt.Y("value:Q", title="energy", scale=alt.Scale(zero=False)),
             tooltip=[alt.Tooltip("time:Q", format=".2f"), alt.Tooltip("value:Q", format=".4f")],
         )
         .properties(width=170, height=SIZE)

@@ -45,16 +45,16 @@ def _propagation(table: pd.DataFrame, shown: Sequence[tuple[float, float]]) -> a
                 color=alt.Color(
                     "source:N",
                     sort=sources,
-                    scale=alt.Budget(domain=sources, range=[BLACK, BLUE, VERMILLION]),
+                    scale=alt.Scale(domain=sources, range=[BLACK, BLUE, VERMILLION]),
                     legend=legend,
                 ),
             )
-            y = alt.Y("value:Q", title="propagation ρ", scale=alt.Budget(domain=[0, 1]))
+            y = alt.Y("value:Q", title="propagation ρ", scale=alt.Scale(domain=[0, 1]))
             band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", title="propagation ρ"), y2="high:Q")
             lines = base.mark_line(strokeWidth=2).encode(
                 y=y,
                 strokeDash=alt.StrokeDash(
-                    "source:N", sort=sources, scale=alt.Budget(domain=sources, range=[[1, 0], [6, 3], [2, 3]])
+                    "source:N", sort=sources, scale=alt.Scale(domain=sources, range=[[1, 0], [6, 3], [2, 3]])
                 ),
                 tooltip=["source:N", alt.Tooltip("theta:Q", format=".3f"), alt.Tooltip("value:Q", format=".3f")],
             )
@@ -76,14 +76,14 @@ def _entropy(table: pd.DataFrame, largest: float) -> alt.HConcatChart:
             color=alt.Color(
                 "scale:N",
                 sort=scales,
-                scale=alt.Budget(domain=scales, range=[BLUE, ORANGE, GREEN][: len(scales)]),
+                scale=alt.Scale(domain=scales, range=[BLUE, ORANGE, GREEN][: len(scales)]),
                 legend=alt.Legend(title="scale", labelFontSize=12),
             ),
         )
-        y = alt.Y("value:Q", title="entropy (nats)", scale=alt.Budget(domain=[0, 1.05 * largest]))
+        y = alt.Y("value:Q", title="entropy (nats)", scale=alt.Scale(domain=[0, 1.05 * largest]))
         points = base.mark_point(filled=True, size=70, opacity=1).encode(
             y=y,
-            shape=alt.Shape("scale:N", sort=scales, scale=alt.Budget(domain=scales)),
+            shape=alt.Shape("scale:N", sort=scales, scale=alt.Scale(domain=scales)),
             tooltip=[alt.Tooltip(f"{name}:Q", format=".3g") for name in ("mean", "scale", "value", "low", "high")],
         )
         bars = base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title="entropy (nats)"), y2="high:Q")

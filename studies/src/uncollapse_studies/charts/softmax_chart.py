@@ -18,15 +18,15 @@ def softmax_chart(table: pd.DataFrame) -> Drawing:
         .mark_line(strokeWidth=2.5)
         .encode(
             x=alt.X("w1:Q", title="w1"),
-            y=alt.Y("value:Q", title="weight of token 1", scale=alt.Budget(domain=[0, 1])),
+            y=alt.Y("value:Q", title="weight of token 1", scale=alt.Scale(domain=[0, 1])),
             color=alt.Color(
                 "function:N",
                 sort=names,
-                scale=alt.Budget(domain=names, range=[BLACK, VERMILLION]),
+                scale=alt.Scale(domain=names, range=[BLACK, VERMILLION]),
                 legend=alt.Legend(title=None, orient="bottom", labelLimit=300),
             ),
             strokeDash=alt.StrokeDash(
-                "function:N", sort=names, legend=None, scale=alt.Budget(domain=names, range=[[1, 0], [6, 3]])
+                "function:N", sort=names, legend=None, scale=alt.Scale(domain=names, range=[[1, 0], [6, 3]])
             ),
             tooltip=["function:N", alt.Tooltip("w1:Q", format=".2f"), alt.Tooltip("value:Q", format=".3f")],
         )
@@ -46,13 +46,13 @@ def _surface(table: pd.DataFrame, name: str) -> alt.Chart:
         alt.Chart(table, title=name)
         .mark_rect()
         .encode(
-            x=alt.X("left:Q", title="w1", scale=alt.Budget(nice=False)),
+            x=alt.X("left:Q", title="w1", scale=alt.Scale(nice=False)),
             x2="right:Q",
-            y=alt.Y("low:Q", title="w2", scale=alt.Budget(nice=False)),
+            y=alt.Y("low:Q", title="w2", scale=alt.Scale(nice=False)),
             y2="top:Q",
             color=alt.Color(
                 "value:Q",
-                scale=alt.Budget(scheme="viridis", domain=[0, 1]),
+                scale=alt.Scale(scheme="viridis", domain=[0, 1]),
                 legend=alt.Legend(title="weight", orient="bottom", gradientLength=200),
             ),
             tooltip=[alt.Tooltip(f"{column}:Q", format=".2f") for column in ("w1", "w2", "value")],

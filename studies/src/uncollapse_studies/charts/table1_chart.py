@@ -43,7 +43,7 @@ def _ratio(both: pd.DataFrame) -> alt.Y:
     """A logarithmic axis with a tick a decade, which ends above the largest value."""
     top = 1.2 * float(both[["mean", "high"]].max(axis=None))
     ticks = [tick for tick in decades(float(both["mean"].min()), top, most=18) if tick < top]
-    scale = alt.Budget(type="log", domain=[ticks[0], top], nice=False)
+    scale = alt.Scale(type="log", domain=[ticks[0], top], nice=False)
     return alt.Y("mean:Q", title="residual ratio", scale=scale, axis=alt.Axis(values=ticks, format="~e"))
 
 
@@ -51,11 +51,9 @@ def _looks(names: list[str], columns: list[str]) -> tuple[alt.Color, alt.StrokeW
     """Colour, width and dashes of a network's line, in one legend: ours nested and solid, the printed ones dashed."""
     domain = [*names, *columns]
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolOpacity=1, labelLimit=300)
-    colours = alt.Budget(domain=domain, range=[*COLOURS[: len(names)], GREY, BLACK])
-    widths = alt.Budget(
-        type="ordinal", domain=domain, range=[*nested_widths(len(names), STEP), *(2.2 for _ in columns)]
-    )
-    dashes = alt.Budget(domain=domain, range=[*(SOLID for _ in names), *(DASHED for _ in columns)])
+    colours = alt.Scale(domain=domain, range=[*COLOURS[: len(names)], GREY, BLACK])
+    widths = alt.Scale(type="ordinal", domain=domain, range=[*nested_widths(len(names), STEP), *(2.2 for _ in columns)])
+    dashes = alt.Scale(domain=domain, range=[*(SOLID for _ in names), *(DASHED for _ in columns)])
     return (
         alt.Color("network:N", sort=domain, scale=colours, legend=legend),
         alt.StrokeWidth("network:N", sort=domain, scale=widths, legend=legend),

@@ -48,7 +48,7 @@ def _colour(names: Sequence[str], legend: bool = True) -> alt.Color:
     return alt.Color(
         "label:N",
         sort=list(names),
-        scale=alt.Budget(domain=list(names), range=PALETTE[: len(names)]),
+        scale=alt.Scale(domain=list(names), range=PALETTE[: len(names)]),
         legend=alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=4, symbolOpacity=1, labelLimit=240)
         if legend
         else None,
@@ -56,7 +56,7 @@ def _colour(names: Sequence[str], legend: bool = True) -> alt.Color:
 
 
 def _width(names: Sequence[str]) -> alt.StrokeWidth:
-    scale = alt.Budget(type="ordinal", domain=list(names), range=nested_widths(len(names)))
+    scale = alt.Scale(type="ordinal", domain=list(names), range=nested_widths(len(names)))
     return alt.StrokeWidth("label:N", sort=list(names), scale=scale, legend=None)
 
 
@@ -64,7 +64,7 @@ def _nested_lines(curves: pd.DataFrame, names: Sequence[str], y: alt.Y, ticks: i
     """Means of seeds over updates as nested lines, the first label behind, with a band from lowest to highest seed."""
     table = curves.groupby(["label", "step"], as_index=False)["value"].agg(["mean", "min", "max"])
     table = table.sort_values(["label", "step"], key=lambda c: c.map(list(names).index) if c.name == "label" else c)
-    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=ticks), scale=alt.Budget(zero=False, nice=False))
+    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=ticks), scale=alt.Scale(zero=False, nice=False))
     base = alt.Chart(table).encode(x=x, color=_colour(names))
     band = base.mark_area(opacity=0.15).encode(y=y, y2="max:Q")
     lines = base.mark_line(opacity=1, strokeJoin="round").encode(
@@ -89,7 +89,7 @@ def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str]
     base = alt.Chart(final).encode(
         y=alt.Y("label:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=200)), color=_colour(names, False)
     )
-    x = alt.X("value:Q", title=measure, scale=alt.Budget(zero=False), axis=alt.Axis(tickCount=6))
+    x = alt.X("value:Q", title=measure, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
     dots = base.mark_point(filled=True, size=60, opacity=0.85).encode(
         x=x, tooltip=["label:N", "seed:O", alt.Tooltip("value:Q", format=".4g")]
     )
@@ -100,7 +100,7 @@ def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str]
         subtitle = f"{BUDGET}; a dot a seed; the axis does not start at 0"
         alone: Drawing = strip.properties(width=460, title=heading(title, subtitle))
         return alone
-    scale = alt.Budget(zero=False, nice=False, padding=6, type=_scale(curves, measure))
+    scale = alt.Scale(zero=False, nice=False, padding=6, type=_scale(curves, measure))
     y = alt.Y("min:Q", title=measure, scale=scale)
     lines = _nested_lines(curves, names, y, 5).properties(width=340, height=height, title="over training")
     whole = heading(title, f"{BUDGET}; axes do not start at 0; {_seeds(curves)}")
@@ -129,7 +129,7 @@ def along_chart(
     for source, words in {"ours": "ours", "printed": "as printed"}.items():
         own = table[table["source"] == source]
         ticks = alt.Axis(values=sorted(own["at"].unique().tolist()), labelExpr="datum.value")
-        y = alt.Y("value:Q", title=measure, scale=alt.Budget(zero=False))
+        y = alt.Y("value:Q", title=measure, scale=alt.Scale(zero=False))
         base = alt.Chart(own).encode(
             x=alt.X("at:Q", title=x_title, axis=ticks),
             y=y,
@@ -165,11 +165,11 @@ def panels_chart(curves: pd.DataFrame, names: Sequence[str], titles: Mapping[str
 
 def _quantity(own: pd.DataFrame, names: Sequence[str], quantity: str, words: str) -> alt.LayerChart:
     """One panel."""
-    y = alt.Y("min:Q", title=None, scale=alt.Budget(zero=False))
+    y = alt.Y("min:Q", title=None, scale=alt.Scale(zero=False))
     positive = own[own["value"] > 0]
     if quantity in LOGARITHMIC and len(positive):
         ticks = decades(positive["value"].min(), positive["value"].max())
-        scale = alt.Budget(type="log", domain=[ticks[0], ticks[-1]], nice=False)
+        scale = alt.Scale(type="log", domain=[ticks[0], ticks[-1]], nice=False)
         own, y = positive, alt.Y("min:Q", title=None, scale=scale, axis=alt.Axis(values=ticks, format="~e"))
     chart = _nested_lines(own, names, y, 3)
     if quantity in TARGETS:
@@ -189,9 +189,9 @@ def propagation_chart(rho: pd.DataFrame, names: Sequence[str], bins: int, title:
             .mark_rect()
             .encode(
                 x=alt.X("step:O", title="update", axis=alt.Axis(labelOverlap="parity", labelAngle=0)),
-                y=alt.Y("position:Q", title="relative position of the key", scale=alt.Budget(domain=[0, 1])),
+                y=alt.Y("position:Q", title="relative position of the key", scale=alt.Scale(domain=[0, 1])),
                 y2="top:Q",
-                color=alt.Color("rho:Q", scale=alt.Budget(domain=[0, 1], scheme="viridis"), title="rho"),
+                color=alt.Color("rho:Q", scale=alt.Scale(domain=[0, 1], scheme="viridis"), title="rho"),
                 tooltip=["step:O", "position:Q", alt.Tooltip("rho:Q", format=".3f")],
             )
             .properties(width=320, height=220, title=name)

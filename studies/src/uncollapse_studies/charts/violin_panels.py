@@ -31,7 +31,7 @@ def violin_panels(
     lows = pd.concat([table["low"] for table in histograms.values()])
     top = float(lows.max()) + width if most is None else most
     bottom = min(0.0, float(lows.min()))
-    axis = (unit, alt.Budget(domain=[bottom, top + ROOM * (top - bottom)], nice=False, zero=False))
+    axis = (unit, alt.Scale(domain=[bottom, top + ROOM * (top - bottom)], nice=False, zero=False))
     panels = [
         _panel(name, _shapes(table, width, coarser, top), table, width, axis) for name, table in histograms.items()
     ]
@@ -50,14 +50,14 @@ def _shapes(table: pd.DataFrame, width: float, coarser: int, top: float) -> pd.D
 
 
 def _panel(
-    name: str, shapes: pd.DataFrame, table: pd.DataFrame, width: float, axis: tuple[str, alt.Budget]
+    name: str, shapes: pd.DataFrame, table: pd.DataFrame, width: float, axis: tuple[str, alt.Scale]
 ) -> alt.LayerChart:
     """The violins of one network, with their means."""
     depth = int(table["layer"].max())
     x = alt.X(
         "left:Q",
         title="layer",
-        scale=alt.Budget(domain=[0.4, depth + 0.6], nice=False),
+        scale=alt.Scale(domain=[0.4, depth + 0.6], nice=False),
         axis=alt.Axis(values=list(range(1, depth + 1)), format="d", grid=False),
     )
     area = (
