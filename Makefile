@@ -2,14 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+CORE := .venv-core
+# What needs torch, numpy, pandas and tqdm alone.
+CORE_TESTS := tests/attention tests/metrics tests/theory tests/test_core.py tests/diagnosis/test_observer.py
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-core lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/uncollapse demo --force
 
+# worksteal: the tests of a file mostly stay together, so that what they share is made once
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -19,12 +23,18 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/uncollapse bench --force
 
+# The library without any extra, in an environment of its own. Installed, not editable: a wheel has to work there.
+test-core:
+	$(PYTHON) -m venv --clear $(CORE)
+	$(CORE)/bin/pip install --quiet --constraint constraints.txt . pytest pytest-xdist hypothesis
+	$(CORE)/bin/python -m pytest -n auto --dist worksteal $(CORE_TESTS)
+
 # Installed once, and again only when what is to be installed changes.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,vision]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable studies
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv $(CORE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import Observer as Observer
     from .diagnosis import diagnose as diagnose
-    from .models import convert as convert
-    from .models import from_pretrained as from_pretrained
-    from .models import restore as restore
-    from .models import set_alpha as set_alpha
+    from .models.convert import convert as convert
+    from .models.convert import from_pretrained as from_pretrained
+    from .models.convert import restore as restore
+    from .models.convert import set_alpha as set_alpha
     from .remedies import LocaterCallback as LocaterCallback
     from .remedies import locater_penalty as locater_penalty
     from .training import Recipe as Recipe
@@ -56,7 +55,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "train": "training",
 }
 _ROOMS = ("metrics", "remedies", "theory")
-_DEPRECATED = {  # names of version 0.1 -> where they are, and what to use instead
+_DEPRECATED = {  # name of version 0.1 -> where it is, and what to use instead
     "compare_html": ("diagnosis.pages", "uncollapse.compare(reports).to_html(path)"),
     "compare_runs": ("training.compare", "uncollapse.compare(runs)"),
 }
@@ -65,27 +64,23 @@ __all__ = sorted([*_ROOM_OF, *_ROOMS, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return _imported(name)
-    if name in _ROOM_OF:
-        value = getattr(_imported(_ROOM_OF[name]), name)
-        globals()[name] = value
-        return value
-    if name in _DEPRECATED:
-        module, instead = _DEPRECATED[name]
-        warnings.warn(
-            f"uncollapse.{name} will be removed in version 0.3; use {instead}.", DeprecationWarning, stacklevel=2
-        )
-        return getattr(_imported(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _imported(module: str) -> Any:
-    """A module of this package; a missing optional dependency is named in one sentence."""
     from .extras import naming_missing_extra
 
     with naming_missing_extra():
-        return import_module(f".{module}", __name__)
+        if name in _ROOMS:
+            return import_module(f".{name}", __name__)
+        if name in _ROOM_OF:
+            value = getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+        elif name in _DEPRECATED:
+            from .deprecation import warn
+
+            module, instead = _DEPRECATED[name]
+            value = getattr(import_module(f".{module}", __name__), name)
+            warn(f"uncollapse.{name}", instead)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra installs which package, and one sentence where a package is missing."""
+"""Optional dependencies: which extra installs which package, and the error where one is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXTRA_OF = {  # top-level package -> the extra of uncollapse that installs it
     "altair": "report",
     "datasets": "train",
     "kornia": "train",
-    "PIL": "train",
+    "PIL": "hf",
     "safetensors": "hf",
     "scipy": "train",
     "sklearn": "hf",
@@ -45,7 +45,7 @@ def require(*packages: str) -> None:
 
 @contextmanager
 def naming_missing_extra() -> Iterator[None]:
-    """Turn the ModuleNotFoundError of an optional dependency into a sentence that names the extra to install."""
+    """Turn the ModuleNotFoundError of an optional dependency into a `MissingExtraError`."""
     try:
         yield
     except ModuleNotFoundError as error:

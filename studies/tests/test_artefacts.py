@@ -48,7 +48,7 @@ def test_artefact_at_a_tiny_size(id, workspace, tmp_path, monkeypatch, capsys):
     assert len(table) > 0
     assert np.isfinite(table["mean" if "mean" in table else "rho"]).all()
     written = json.loads((tmp_path / "out" / f"{id}.json").read_text())
-    assert written["sentences"][0] == f"{len(cells)} of {len(cells)} cells are in."
+    assert written["sentences"][0] == f"{len(cells)} of {len(cells)} cells are trained."
     assert written["verdict"]
     assert written["main"]["data"]
 
@@ -76,12 +76,12 @@ def test_files_of_an_artefact_and_cells_that_fill(tmp_path, capsys, monkeypatch)
         str(tmp_path / "w"),
     ]
     assert main([*arguments, "--at-most", "0"]) == 2
-    assert "no cell of localization-fig8 is in yet" in capsys.readouterr().err
+    assert "no cell of localization-fig8 is trained yet" in capsys.readouterr().err
     assert main([*arguments, "--at-most", "1"]) == 0
-    assert "1 of 2 cells are in." in capsys.readouterr().out
+    assert "1 of 2 cells are trained." in capsys.readouterr().out
     assert main(arguments) == 0
     printed = capsys.readouterr()
-    assert "2 of 2 cells are in." in printed.out
+    assert "2 of 2 cells are trained." in printed.out
     assert "cell 1 of 1" in printed.err  # the first was not run again
     id = "localization-fig8"
     assert {file.name for file in out.iterdir()} == {f"{id}.{suffix}" for suffix in ("csv", "json", "html")}
@@ -242,7 +242,7 @@ def test_a_damaged_cell_is_one_sentence(cell, tmp_path):
         (["localization-fig6", "--jobs", "0"], "--jobs must be at least 1, got 0."),
         (["localization-fig6", "--budget", "huge"], "--budget must be one of laptop, paper"),
         (["localization-fig66"], "did you mean localization-fig6?"),
-        (["localization-fig4", "--only", "plain"], "--only goes with claims and with trained networks"),
+        (["localization-fig4", "--only", "plain"], "unknown option --only; the options are --out, --png, --svg"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ def test_list_names_every_figure(capsys):
     ("arguments", "sentence"),
     [
         (["localisation-fig4"], "there is no figure 'localisation-fig4'; did you mean localization-fig4?"),
-        (["zzz"], "there is no figure 'zzz'; uncollapse reproduce --list shows all."),
+        (["zzz"], "there is no figure 'zzz'; uncollapse reproduce list shows all."),
         ([], "say which figure"),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\n")
     assert readme_text(tmp_path) is None
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
-    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is in yet.\n\n{END}\nbelow\n"
+    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is trained yet.\n\n{END}\nbelow\n"
 
 
 def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path, monkeypatch):
@@ -52,9 +52,10 @@ def test_the_command_writes_page_and_pictures(tmp_path, monkeypatch):
     workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
     cells = ARTEFACTS["localization-fig8"].all_cells("laptop")
     run_cells(cells[:1], workspace)
-    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 0
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "uncollapse"\n')
+    assert main(["reproduce", "results", "--project", str(tmp_path)]) == 0
     text = (tmp_path / PAGE).read_text(encoding="utf-8")
-    assert "1 of 6 cells are in." in text
+    assert "1 of 6 cells are trained." in text
     assert "Pending: 0 of" in text
     assert (tmp_path / "studies/results/figures/localization-fig8.png").stat().st_size > 1000
 
@@ -63,9 +64,9 @@ def _tiny_cells(artefact, scale, seeds=None):
     return artefact.cells("tiny", 1)
 
 
-def test_results_needs_a_folder_of_results(tmp_path, capsys):
-    assert main(["reproduce", "results", "--out", str(tmp_path)]) == 2
-    assert "has no folder results" in capsys.readouterr().err
+def test_results_needs_a_checkout(tmp_path, capsys):
+    assert main(["reproduce", "results", "--project", str(tmp_path)]) == 2
+    assert "is no checkout of uncollapse" in capsys.readouterr().err
 
 
 def test_bars_do_not_break_a_table():

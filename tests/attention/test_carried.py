@@ -39,7 +39,7 @@ def test_scores_of_later_keys_are_minus_infinity_after_a_causal_layer():
 def test_a_causal_state_cannot_go_on_without_causality():
     q = k = v = torch.randn(1, 2, 70, 4)
     _, state = uc.hopfield_attention(q, k, v, is_causal=True, backend="carried")
-    with pytest.raises(ValueError, match="comes from a causal layer, which has no scores of later keys"):
+    with pytest.raises(ValueError, match="has no scores of later keys; continue with is_causal=True"):
         uc.hopfield_attention(q, k, v, state, backend="carried")
 
 

@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import solve_ivp
 
 import uncollapse as uc
+from tests.extras import needs_scipy
 from uncollapse.attention.discretisation import Discretisation, integrate, step_weight
 
 DIFFERENCES = ("forward", "backward", "central")
@@ -20,7 +20,8 @@ def network(depth, scheme=("forward", "backward"), alpha=0.5, alpha_hidden=0.5, 
     """A float64 network whose layers share the same, fairly large weights."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net = uc.AttentionOnly(depth, 6, 2, alpha, alpha_hidden, scheme=scheme, init="torch", **options).double()
+        weights = {"alpha": alpha, "alpha_hidden": alpha_hidden}
+        net = uc.AttentionOnly(depth, 6, 2, **weights, scheme=scheme, init="torch", **options).double()
     torch.manual_seed(0)
     for parameter in net.layers[0].parameters():
         torch.nn.init.normal_(parameter, std=0.4)
@@ -35,6 +36,8 @@ def tokens():
 
 def exact_solution():
     """x(TIME) of tau_v dx/dt = softmax(h) V - x, tau_h dh/dt = q K^T - h, h(0) = 0, by scipy."""
+    from scipy.integrate import solve_ivp
+
     layer, x = network(1).layers[0], tokens()
     cut = x.numel()
 
@@ -51,6 +54,7 @@ def exact_solution():
     return torch.from_numpy(end).view_as(x)
 
 
+@needs_scipy
 @pytest.mark.parametrize("scheme", SCHEMES, ids="-".join)
 def test_tends_to_the_solution_with_its_order(scheme):
     exact, errors, depths = exact_solution(), [], (40, 80, 160)

@@ -46,6 +46,35 @@ def test_two_passes_in_turn_do_not_disturb_each_other():
     assert not torch.equal(out_a, out_b)
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("backend", ["carried", "stacked", "reference"])
+def test_a_state_names_the_engine_that_ran(backend, gradients, monkeypatch):
+    def engine(dtype=torch.float32, **options):
+        inputs = [t.requires_grad_(gradients) for t in tensors(dtype=dtype)]
+        _, state = hopfield_attention(*inputs, backend=backend, **options)
+        assert state.clone().engine == state.engine
+        return hopfield_attention(*inputs, state, **options)[1].engine
+
+    compiled = "torch" if backend == "reference" else "cpp"
+    assert (engine(), engine(torch.bfloat16), engine(torch.float64)) == (compiled, compiled, "torch")
+    assert engine(attn_mask=torch.zeros(5, 5)) == compiled
+    assert engine(attn_mask=torch.zeros(5, 5, requires_grad=True)) == "torch"  # C++ has no gradient of a mask
+    monkeypatch.setenv("UNCOLLAPSE_NATIVE", "0")
+    assert engine() == "torch"
+
+
+def test_stacked_layers_of_different_head_sizes_run_in_torch():
+    _, state = hopfield_attention(*tensors(d=3), backend="stacked")
+    _, state = hopfield_attention(*tensors(d=2), state)
+    assert state.engine == "torch"
+
+
+def test_settings_are_keyword_only():
+    q, k, v = tensors()
+    with pytest.raises(TypeError, match="positional argument"):
+        hopfield_attention(q, k, v, None, 0.5)
+
+
 BAD = {
     "alpha_hidden above one": (tensors(), {"alpha_hidden": 1.5}, "alpha_hidden must lie in [0, 1], got 1.5."),
     "unknown start": (tensors(), {"start": "cold"}, "start must be one of zero, raw, got 'cold'."),

@@ -10,10 +10,13 @@ from torch.library import opcheck
 
 from tests.attention.parity import Stack, assert_same, evaluate
 from tests.processes import process
-from uncollapse.attention import _compiled as compiled
 from uncollapse.attention import _native as native
+from uncollapse.attention import tile_engine
+from uncollapse.attention._carried_operators import carried_forward
+from uncollapse.attention._stacked_operators import stacked_forward
 
 BACKENDS = pytest.mark.parametrize("backend", ["carried", "stacked"])
+ENGINES = pytest.mark.parametrize("engine", ["cpp", "torch"])
 
 SMALL_RUN = """
 import torch, uncollapse as uc
@@ -27,9 +30,9 @@ print(out.double().sum().item() + out2.double().sum().item())
 
 
 def test_the_tiles_are_compiled_here():
-    assert native.serves(torch.zeros(1, 1, 1, 1), None)
-    assert not native.serves(torch.zeros(1, 1, 1, 1, dtype=torch.float64), None)
-    assert not native.serves(torch.zeros(1, 1, 1, 1, device="meta"), None)
+    assert tile_engine(torch.zeros(1, 1, 1, 1)) == "cpp"
+    assert tile_engine(torch.zeros(1, 1, 1, 1, dtype=torch.float64)) == "torch"
+    assert tile_engine(torch.zeros(1, 1, 1, 1, device="meta")) == "torch"
 
 
 def torch_tiles(monkeypatch):
@@ -73,20 +76,33 @@ def tensors(count, *shape):
     return [torch.randn(shape, generator=maker).requires_grad_() for _ in range(count)]
 
 
-@pytest.mark.parametrize("in_cpp", [True, False])
+@ENGINES
 @pytest.mark.parametrize("with_old", [True, False])
-def test_carried_passes_opcheck(in_cpp, with_old):
+def test_carried_passes_opcheck(engine, with_old):
     q, k, v = tensors(3, 1, 2, 5, 4)
     old = torch.randn(50).requires_grad_() if with_old else None
     mask = torch.ones(5, 5, dtype=torch.bool).tril(2)
-    opcheck(compiled.carried_forward, (q, k, v, old, mask, None, 0.5, 0.25, False, False, 0.0, in_cpp))
-    opcheck(compiled.carried_forward, (q, k, v, None, None, torch.tensor(7), 0.0, 0.25, True, True, 0.3, in_cpp))
+    settings = {"keep": 0.5, "gain": 0.25, "old_causal": False, "is_causal": False, "dropout_p": 0.0}
+    opcheck(carried_forward, (q, k, v, old, mask, None), {**settings, "engine": engine})
+    settings = {"keep": 0.0, "gain": 0.25, "old_causal": True, "is_causal": True, "dropout_p": 0.3}
+    opcheck(carried_forward, (q, k, v, None, None, torch.tensor(7)), {**settings, "engine": engine})
 
 
-@pytest.mark.parametrize("in_cpp", [True, False])
-def test_stacked_passes_opcheck(in_cpp):
+@ENGINES
+def test_stacked_passes_opcheck(engine):
     q, k, v, q2, k2 = tensors(5, 1, 2, 5, 4)
-    opcheck(compiled.stacked_forward, ([q, q2], [k, k2], v, None, None, [0.5, 0.25], True, 0.0, in_cpp))
+    settings = {"weights": [0.5, 0.25], "is_causal": True, "dropout_p": 0.0, "engine": engine}
+    opcheck(stacked_forward, ([q, q2], [k, k2], v, None, None), settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_learned_mask_passes_opcheck(dtype):
+    """A mask that needs a gradient runs in torch operations, inside torch.compile too."""
+    q, k, v, q2, k2 = (t.detach().to(dtype).requires_grad_() for t in tensors(5, 1, 2, 5, 4))
+    mask = torch.zeros(5, 5, dtype=dtype).requires_grad_()
+    shared = {"is_causal": False, "dropout_p": 0.0, "engine": "torch"}
+    opcheck(carried_forward, (q, k, v, None, mask, None), {"keep": 0.0, "gain": 0.25, "old_causal": False, **shared})
+    opcheck(stacked_forward, ([q, q2], [k, k2], v, mask, None), {"weights": [0.5, 0.25], **shared})
 
 
 def test_the_compiled_operators_pass_opcheck():
@@ -94,15 +110,16 @@ def test_the_compiled_operators_pass_opcheck():
     q, k, v, out = (t.detach() for t in tensors(4, 1, 2, 5, 4))
     old, hidden, carried = torch.randn(3, 50)
     rows = torch.randn(1, 2, 5)
-    settings = (None, 0.5, 0.25, False, False, 0.0, 0, 64)
+    softmax = {"attn_mask": None, "is_causal": False, "dropout_p": 0.0, "seed": 0, "tile": 64}
+    settings = {"keep": 0.5, "gain": 0.25, "old_causal": False, **softmax}
     fakes_and_schema = ("test_schema", "test_faketensor")
-    opcheck(ops.carried_forward.default, (q, k, v, old, hidden, *settings), test_utils=fakes_and_schema)
-    arguments = (out, carried, q, k, v, out, hidden, rows, old, *settings)
-    opcheck(ops.carried_backward.default, arguments, test_utils=fakes_and_schema)
-    settings = ([0.5, 0.5], None, False, 0.0, 0, 64)
-    opcheck(ops.stacked_forward.default, ([q, out], [k, v], v, *settings), test_utils=fakes_and_schema)
-    arguments = (out, [q, out], [k, v], v, out, rows, *settings)
-    opcheck(ops.stacked_backward.default, arguments, test_utils=fakes_and_schema)
+    opcheck(ops.carried_forward.default, (q, k, v, old, hidden), settings, test_utils=fakes_and_schema)
+    arguments = (out, carried, q, k, v, out, hidden, rows, old)
+    opcheck(ops.carried_backward.default, arguments, settings, test_utils=fakes_and_schema)
+    settings = {"weights": [0.5, 0.5], **softmax}
+    opcheck(ops.stacked_forward.default, ([q, out], [k, v], v), settings, test_utils=fakes_and_schema)
+    arguments = (out, [q, out], [k, v], v, out, rows)
+    opcheck(ops.stacked_backward.default, arguments, settings, test_utils=fakes_and_schema)
 
 
 @BACKENDS

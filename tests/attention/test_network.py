@@ -136,6 +136,11 @@ BAD = {
 }
 
 
+def test_settings_are_keyword_only():
+    with pytest.raises(TypeError, match="positional argument"):
+        uc.AttentionOnly(1, 8, 2, 0.5)
+
+
 @pytest.mark.parametrize(("options", "sentence"), BAD.values(), ids=BAD)
 def test_bad_input_gets_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):

@@ -9,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 import uncollapse as uc
 from tests.attention.parity import Stack, evaluate
-from uncollapse.attention._pool import POOL, POOLED_BYTES, ScorePool
+from uncollapse.attention._pool import POOLED_BYTES, ScorePool
+from uncollapse.attention.memory import held_bytes
 
 LARGE = {"queries": 260, "keys": 260, "heads": 8, "groups": 8, "batch": 1, "dtype": torch.float32}  # 2 MB: pooled
 KINDS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "torch"])
@@ -151,14 +152,14 @@ def test_two_threads_do_not_share_buffers():
 
 def test_two_hundred_steps_need_the_memory_of_one():
     gc.collect()  # what failed tests hold in cycles would come back to the pool meanwhile
-    POOL.release()
+    uc.release_memory()
     stack = Stack(**LARGE, depth=3)
     held = []
     for _ in range(200):
         layers = stack.inputs()
         loss = stack.loss(stack.run(layers, "carried", is_causal=True)[0])
         loss.backward()
-        held.append(POOL.held_bytes())
+        held.append(held_bytes())
     assert max(held[5:]) <= 3 * 8 * 260 * 260 * 4
     assert held[-1] == held[5]
 

@@ -1,26 +1,32 @@
 """How often a pass is run: several rounds, or once if it is long."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.bench.clock import Clock
-from uncollapse.bench.attention import LONG, attention_cells
-from uncollapse.bench.contestants import CANDIDATES
-from uncollapse.bench.shapes import StackShape
+from uncollapse.bench.attention import LONG, measure_attention
+from uncollapse.bench.implementations import SDPA
+from uncollapse.bench.stack_shape import StackShape
 
 SHAPE = StackShape(length=8, layers=1, heads=1, size=8)
 
 
 @pytest.mark.parametrize(("seconds", "rounds", "runs"), [(LONG / 2, 3, 4), (2 * LONG, 1, 1)])
-def test_a_long_pass_is_timed_on_its_first_run_alone(seconds, rounds, runs, monkeypatch):
-    clock, calls = Clock(monkeypatch), []
+def test_a_long_pass_is_timed_on_its_first_run_alone(seconds, rounds, runs, clock):
+    calls, wait = [], clock.takes(seconds)
+    clock.tick = 1.0  # what SDPA itself takes
 
-    def run_of(contestant, layers, causal, training):
-        calls.append(contestant.name)
-        return lambda: (calls.append(contestant.name), clock.takes(seconds if contestant is other else 1.0)())
+    def slow_stack(layers, causal):
+        calls.append(layers)
+        wait()
+        yield from SDPA.stack(layers, causal)
 
-    other = CANDIDATES[1]
-    monkeypatch.setattr("uncollapse.bench.attention.run_of", run_of)
-    cells = attention_cells([SHAPE], rounds=3, budget=1e9, limit=1e9, contestants=[other])
-    cell = next(cells)
-    assert (cell.rounds, cell.seconds, cell.against_seconds, cell.ratio) == (rounds, seconds, 1.0, seconds)
-    assert calls.count(other.name) == 1 + runs  # made, then run
+    slow = replace(SDPA, name="plain attention", stack=slow_stack)
+    measured = next(measure_attention([SHAPE], rounds=3, budget=1e9, limit=1e9, implementations=[slow]))
+    assert (measured.rounds, measured.seconds, measured.against_seconds, measured.ratio) == (
+        rounds,
+        seconds,
+        1,
+        seconds,
+    )
+    assert len(calls) == runs

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from uncollapse.bench.attention import attention_cells
-from uncollapse.bench.contestants import CANDIDATES
-from uncollapse.bench.models import InputSizes
+from uncollapse.bench.attention import measure_attention
+from uncollapse.bench.implementations import IMPLEMENTATIONS
+from uncollapse.bench.models import WorkloadSizes
 from uncollapse.cli import main
 
 
@@ -31,21 +31,21 @@ def test_the_record_says_on_what_and_how_it_was_measured(folder):
     assert {"date", "processor", "threads", "cores", "packages", "python"} <= set(record["machine"])
     assert record["settings"]["seed"] == 0
     assert record["settings"]["rule"]["name"] == "hopfield"
-    assert len(record["cells"]) == 3 * 2 * len(CANDIDATES)  # lengths 8, 16, 197; forward, forward + backward
+    assert len(record["cells"]) == 3 * 2 * len(IMPLEMENTATIONS)  # lengths 8, 16, 197; forward, forward + backward
 
 
 def test_every_cell_has_a_ratio_or_a_reason(folder):
     table = pd.read_csv(folder / "bench.csv", keep_default_na=True)
     assert (table["ratio"].notna() != table["note"].notna()).all()
     assert sorted(table["length"].unique()) == [8, 16, 197]
-    assert set(table["name"]) == {contestant.name for contestant in CANDIDATES}
+    assert set(table["name"]) == {implementation.name for implementation in IMPLEMENTATIONS}
 
 
 def test_without_a_terminal_a_line_a_cell_says_how_far_it_is(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("uncollapse.bench.models.QUICK", InputSizes(8, 1, 4, 2, 1, 1, 64))
+    monkeypatch.setattr("uncollapse.bench.models.QUICK", WorkloadSizes(8, 1, 4, 2, 1, 1, 64))
     assert main(["bench", "--quick", "--lengths", "8", "--out", str(tmp_path / "out")]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if " of " in line.split(":")[0]]
-    total = 2 * 2 * len(CANDIDATES) + 7
+    total = 2 * 2 * len(IMPLEMENTATIONS) + 7
     assert [line.split(":")[0] for line in lines] == [f"{n} of {total}" for n in range(1, total + 1)]
     assert "B1 H12 T8 D64, causal, forward, SDPA: " in lines[0]
     assert lines[0].endswith(" of SDPA")
@@ -58,11 +58,11 @@ def test_the_output_folder_is_not_overwritten_unasked(folder, capsys):
 
 def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
     def cells(*arguments):
-        for cell, _ in zip(attention_cells(*arguments), range(3)):  # noqa: B905
+        for cell, _ in zip(measure_attention(*arguments), range(3)):  # noqa: B905
             yield cell
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uncollapse.bench.attention.attention_cells", cells)
+    monkeypatch.setattr("uncollapse.bench.attention.measure_attention", cells)
     assert main(["bench", "--quick", "--lengths", "8", "--out", str(tmp_path / "out")]) == 0
     assert "what was measured so far" in capsys.readouterr().err
     assert len(pd.read_csv(tmp_path / "out" / "bench.csv")) == 3
@@ -72,7 +72,7 @@ def test_an_estimate_prints_every_form_and_runs_nothing(capsys, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "--estimate", "gpt2", "--length", "8192"]) == 0
     printed = capsys.readouterr().out
-    assert all(contestant.name in printed for contestant in CANDIDATES)
+    assert all(implementation.name in printed for implementation in IMPLEMENTATIONS)
     assert "12 layers, B1 H12 T8192 D64, causal" in printed
     assert "for training: " in printed
     assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,11 @@ import pytest
 from transformers import BertConfig, GPT2Config, LlamaConfig, ViTConfig
 
 from tests.processes import printed_alone
-from uncollapse.bench.auto import what_auto_takes
-from uncollapse.bench.contestants import CANDIDATES
-from uncollapse.bench.estimate import FORMS, arithmetic, held, memory, summed
-from uncollapse.bench.model_shapes import KNOWN, model_shape
-from uncollapse.bench.shapes import StackShape
+from uncollapse.bench.auto import auto_choice
+from uncollapse.bench.estimate import COST_MODELS, arithmetic, held, memory, summed
+from uncollapse.bench.implementations import IMPLEMENTATIONS
+from uncollapse.bench.model_shape import KNOWN, model_shape
+from uncollapse.bench.stack_shape import StackShape
 
 # Two layers, one head of size 64, 128 tokens: two strips of 64 rows, 3 of the 4 tiles of 64 x 64 are causal.
 SHAPE = StackShape(length=128, layers=2, heads=1)
@@ -19,8 +19,8 @@ FULL = 2 * 64 * 128 * 128  # one over the whole matrix
 TOKENS = 4 * 128 * 64  # bytes of one layer's queries
 
 
-def test_every_contestant_has_a_form():
-    assert set(FORMS) == {contestant.name for contestant in CANDIDATES}
+def test_every_implementation_has_a_form():
+    assert set(COST_MODELS) == {implementation.name for implementation in IMPLEMENTATIONS}
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,21 @@ def test_stacked_stops_growing_with_depth():
     assert [summed(n) for n in (1, 2, 23, 24, 96)] == [1, 2, 23, 23, 23]  # 0.5^23 is float32's rounding
 
 
-MEASURED = """
+COMPARED = ["plain hopfield", "SDPA + mask", "carried, C++", "stacked"]
+MEASURED = f"""
 import json
-from uncollapse.bench.attention import run_of
-from uncollapse.bench.contestants import CANDIDATES
+from uncollapse.bench.attention import stack_workload
+from uncollapse.bench.implementations import IMPLEMENTATIONS
 from uncollapse.bench.memory import peak_added
-from uncollapse.bench.shapes import StackShape
+from uncollapse.bench.stack_shape import StackShape
 
-shape, peaks = StackShape(length=1024, layers=2), {}
-for contestant in CANDIDATES:
+shape, peaks = StackShape(length=1024, layers=2), dict()
+for implementation in IMPLEMENTATIONS:
     layers = shape.inputs()
-    if not contestant.missing(layers):
-        run = run_of(contestant, layers, shape.causal, training=True)
+    if implementation.name in {COMPARED} and not implementation.missing(layers):
+        run = stack_workload(implementation, layers, shape.causal, training=True)
         run()
-        peaks[contestant.name] = peak_added(run)
+        peaks[implementation.name] = peak_added(run)
 print(json.dumps(peaks))
 """
 
@@ -89,7 +90,7 @@ def peaks():
     return json.loads(printed_alone(MEASURED))
 
 
-@pytest.mark.parametrize("name", ["plain hopfield", "SDPA + mask", "carried, C++", "stacked"])
+@pytest.mark.parametrize("name", COMPARED)
 def test_the_estimate_is_near_what_is_measured(name, peaks):
     """Within a third: the measure also counts the working memory of the products."""
     if name not in peaks:
@@ -125,11 +126,11 @@ def test_a_config_without_architecture_is_read_by_its_tasks(config, causal, grou
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_known_model_has_an_estimate(name):
     shape = model_shape(name, 197)
-    assert all(memory(form, shape, True) > 0 for form in FORMS)
+    assert all(memory(form, shape, True) > 0 for form in COST_MODELS)
 
 
-def test_auto_takes_stacked_where_the_scores_do_not_fit(monkeypatch):
-    monkeypatch.setattr("uncollapse.bench.auto.free_bytes", lambda device: 4e9)
-    training, forward = what_auto_takes(model_shape("gpt2", 8192))
-    assert "auto takes stacked for training: the scores of carried would need 19.5 GB, 2.0 GB" in training
-    assert "auto takes carried for a forward pass without gradients: its scores need 1.6 GB" in forward
+def test_auto_takes_stacked_where_the_scores_do_not_fit(free_memory):
+    free_memory(4e9)
+    training, forward = auto_choice(model_shape("gpt2", 8192))
+    assert "auto chooses stacked for training: the scores of carried would need 19.5 GB, 2.0 GB" in training
+    assert "auto chooses carried for a forward pass without gradients: its scores need 1.6 GB" in forward

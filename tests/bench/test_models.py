@@ -1,24 +1,31 @@
-"""Whole models at their smallest: every duel runs, or says why not."""
+"""Whole models at their smallest: every pair runs, or says why not."""
 
 import sys
 
 import pytest
 
-from uncollapse.bench.models import InputSizes, compile_cell, gpt2_decode, model_cells, pairings
+from uncollapse.bench.models import (
+    WorkloadSizes,
+    gpt2_decode,
+    measure_compilation,
+    measure_models,
+    measure_pair,
+    workload_pairs,
+)
 
 PLENTY = 1e12  # bytes: the guard looks at the full models' size whatever the inputs
 
 
 @pytest.fixture(autouse=True)
-def plenty_of_memory(monkeypatch):
-    monkeypatch.setattr("uncollapse.bench.memory.free_bytes", lambda device: PLENTY)
+def _plenty_of_memory(free_memory):
+    free_memory(PLENTY)
 
 
-TINY = InputSizes(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
+TINY = WorkloadSizes(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batches=1, vocabulary=64)
 
 
 def test_every_model_gets_a_ratio():
-    cells = list(model_cells(TINY, rounds=1, budget=1.0, compile_time=False))
+    cells = list(measure_models(TINY, rounds=1, budget=1.0, compile_time=False))
     step = "training step"
     works = [step, step, step, "generate", "diagnose", "entropy and cosine only", step]
     assert [cell.work for cell in cells] == works
@@ -28,8 +35,8 @@ def test_every_model_gets_a_ratio():
 
 def test_x_transformers_is_left_out_where_it_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "x_transformers", None)
-    monkeypatch.setattr("uncollapse.bench.models.pairings", lambda size: list(pairings(size))[-1:])
-    (cell,) = model_cells(TINY, rounds=1, budget=1.0, compile_time=False)
+    *_, pair = workload_pairs(TINY)
+    cell = measure_pair(pair, TINY, rounds=1, budget=1.0)
     assert cell.note == "not run: x_transformers is not installed"
     assert cell.ratio is None
 
@@ -43,11 +50,11 @@ def test_stock_and_converted_models_differ_in_attention_alone():
 
 def test_a_failed_compilation_is_a_note(monkeypatch):
     monkeypatch.setenv("CXX", "/bin/false")
-    cell = compile_cell()
+    cell = measure_compilation()
     assert cell.note == "not run: the C++ tiles could not be compiled"
     assert cell.seconds is None
 
 
-@pytest.mark.parametrize("size", [TINY, InputSizes()])
+@pytest.mark.parametrize("size", [TINY, WorkloadSizes()])
 def test_names_say_what_was_run(size):
-    assert f"{size.layers} layers, B1 T{size.tokens}" in next(pairings(size)).cell.shape
+    assert f"{size.layers} layers, B1 T{size.tokens}" in next(workload_pairs(size)).measurement.shape

@@ -22,7 +22,7 @@ def report_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def comparison_file(tmp_path_factory):
     reports = [diagnosis(LAYERS, HEADS), diagnosis(4, 2, name="short", collapsed=True)]
-    return uc.compare_html(reports, tmp_path_factory.mktemp("page") / "comparison.html")
+    return uc.compare(reports).to_html(tmp_path_factory.mktemp("page") / "comparison.html")
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -112,7 +112,7 @@ def test_a_hostile_name_is_shown_as_text(visit, tmp_path):
     report = diagnosis(3, 2, name=HOSTILE)
     files = [
         report.to_html(tmp_path / "one.html"),
-        uc.compare_html([report, diagnosis(2, 2)], tmp_path / "two.html"),
+        uc.compare([report, diagnosis(2, 2)]).to_html(tmp_path / "two.html"),
     ]
     for file in files:
         watched = visit(file)
@@ -162,7 +162,7 @@ def test_pictures_can_be_saved(visit, report_file, tmp_path):
 def test_24_layers_of_16_heads_are_interactive_within_two_seconds(browser, tmp_path):
     """Seconds of the page's own thread, the best of three: what else runs on the machine is not to count."""
     file = diagnosis(24, 16, size=64).to_html(tmp_path / "large.html")
-    assert min(seconds_of_its_thread(browser, file) for _ in range(3)) < 2.0
+    assert any(seconds_of_its_thread(browser, file) < 2.0 for _ in range(3))
 
 
 def seconds_of_its_thread(browser, file):

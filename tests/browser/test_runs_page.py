@@ -21,7 +21,7 @@ def page_file(tmp_path_factory):
         write_run(folder / "plain" / f"seed-{seed}", seed=seed, diagnose_at=(8, 40))
     write_run(folder / "plain" / "seed-2", seed=2, status="diverged", until=20, diagnose_at=(8,))
     write_run(folder / "locater", kappa_scale=0.1, kappa_mean=1.0, diagnose_at=(8, 40))
-    return uc.compare_runs([folder / "plain", folder / "locater"]).to_html(folder / "page.html")
+    return uc.compare([folder / "plain", folder / "locater"]).to_html(folder / "page.html")
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1040), ("dark", 360)])

@@ -13,7 +13,7 @@ def test_compare_prints_writes_and_overwrites_only_when_told(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["compare", *runs, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "one seed each: no spread is known" in printed
+    assert "one seed is not enough for a verdict" in printed
     assert f"page: {out / 'compare.html'}" in printed
     assert {file.name for file in out.iterdir()} == {
         "compare.html",
@@ -48,7 +48,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(tmp_path, capsys):
         ([run, str(tmp_path / "empty")], "is no run"),
         ([run], "give at least two runs, got 1"),
         ([run, str(write_run(tmp_path / "b", task="images"))], "different tasks"),
-        ([], "runs"),
+        ([], "items"),
     ]:
         assert main(["compare", *arguments, "--out", str(tmp_path / "out")]) == 2
         error = capsys.readouterr().err

@@ -118,9 +118,9 @@ def bad_inputs(gpt2, tmp_path):
     (tmp_path / "folder").mkdir()
     model = str(gpt2)
     return [
-        ([str(tmp_path / "folder")], "holds no config.json, so it is no folder of a model."),
+        ([str(tmp_path / "folder")], "is not the folder of a model: it has no config.json."),
         ([model, "--data", str(tmp_path / "none.txt")], "there is no file"),
-        ([model, "--data", str(tmp_path / "empty.txt")], "empty.txt is empty."),
+        ([model, "--data", str(tmp_path / "empty.txt")], "empty.txt is empty; give a file with text."),
         ([model, "--data", str(tmp_path / "binary.txt")], "cannot be read as text"),
         ([model, "--data", str(tmp_path / "one.txt")], "holds fewer than two tokens."),
         ([model, "--data", str(tmp_path / "broken.jsonl")], "line 2 of"),

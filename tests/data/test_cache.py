@@ -32,7 +32,7 @@ print(len((folder / "data").read_bytes()))
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("UNCOLLAPSE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "tokens"
 
 
 def write_hello(folder):
@@ -96,7 +96,7 @@ def test_a_writer_that_is_killed_leaves_nothing_behind_for_long(cache, tmp_path)
     process.stdout.readline()
     process.stdin.write("go\n")
     process.stdin.flush()
-    while not list(cache.glob("shared-*.tmp/data")):
+    while not list(cache.glob(".shared-*.tmp/data")):
         assert process.poll() is None
         time.sleep(0.005)
     process.kill()

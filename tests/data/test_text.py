@@ -25,12 +25,10 @@ def joined(split):
 
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 20))
 def test_pieces_joined_are_the_text_and_end_at_line_ends(text, size):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("uncollapse.data.text.PIECE", size)
-        pieces = _pieces(text)
-        assert joined(pieces) == text
-        assert all(piece.endswith("\n") for piece in pieces[:-1])
-        assert joined(_joined(text.splitlines(keepends=True))) == text
+    pieces = _pieces(text, size)
+    assert joined(pieces) == text
+    assert all(piece.endswith("\n") for piece in pieces[:-1])
+    assert joined(_joined(text.splitlines(keepends=True), size)) == text
 
 
 def test_embedded_topics_are_held_out_whole_and_make_a_tenth():

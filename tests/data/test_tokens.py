@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.datasets_here import needs_data
-from uncollapse.data import tokens
 from uncollapse.data.text import Corpus, load_text
 from uncollapse.data.tokenizers import load_tokenizer, tokenizer_sha256
 from uncollapse.data.tokens import TokenBlocks, token_data
@@ -64,9 +63,10 @@ def test_the_cache_is_used_and_a_changed_file_is_noticed(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_text("one two three four\n" * 50)
     first = token_data(load_text(str(path)), "word", length=4)
-    with monkeypatch.context() as patch:
-        patch.setattr(tokens, "_encode", lambda *args: pytest.fail("encoded twice"))
-        again = token_data(load_text(str(path)), "word", length=4)
+    written = {array: array.stat().st_ino for array in (tmp_path / "cache" / "tokens").glob("*/*.npy")}
+    again = token_data(load_text(str(path)), "word", length=4)
+    assert {array: array.stat().st_ino for array in written} == written  # the same files: not encoded again
+    assert len(written) == 2
     assert np.array_equal(first.train.tokens, again.train.tokens)
     path.write_text("one two three five\n" * 50)
     changed = token_data(load_text(str(path)), "word", length=4)
@@ -77,7 +77,7 @@ def test_the_cache_is_used_and_a_changed_file_is_noticed(tmp_path, monkeypatch):
 def test_a_truncated_array_is_encoded_again(tmp_path, monkeypatch):
     monkeypatch.setenv("UNCOLLAPSE_CACHE", str(tmp_path))
     first = np.array(token_data(TEXT, "word", length=4).train.tokens)
-    array = next(tmp_path.glob("*/train.npy"))
+    array = next(tmp_path.glob("tokens/*/train.npy"))
     array.write_bytes(array.read_bytes()[:-10])
     assert np.array_equal(token_data(TEXT, "word", length=4).train.tokens, first)
 

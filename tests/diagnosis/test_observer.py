@@ -6,7 +6,7 @@ import torch
 
 import uncollapse as uc
 from tests.diagnosis import oracle
-from tests.diagnosis.test_numbers import check
+from tests.diagnosis.compared import check
 
 
 def drawn(*shape, seed=0):
@@ -14,7 +14,7 @@ def drawn(*shape, seed=0):
 
 
 def watched(network, x, observer, seen):
-    """Feed an AttentionOnly network's tokens, queries and keys; the oracle takes the scores of the layers."""
+    """Pass an AttentionOnly network's tokens, queries and keys to the observer, its scores to the oracle."""
     with torch.no_grad():
         outputs, entering = network(x, is_causal=True), x
         for n, (layer, tokens) in enumerate(zip(network.layers, outputs, strict=True), start=1):
@@ -28,7 +28,7 @@ def watched(network, x, observer, seen):
             entering = tokens
 
 
-def test_attention_only_fed_by_hand():
+def test_attention_only_observed_by_hand():
     torch.manual_seed(0)
     network = uc.AttentionOnly(3, 16, 4, alpha=0.5, alpha_hidden=0.0, init="torch", layer_norm=True).double()
     seen = [oracle.Seen() for _ in network.layers]
@@ -140,5 +140,5 @@ def test_arguments_that_cannot_go_together_are_refused():
             observer.attention(1, q[0], k)
         with pytest.raises(ValueError, match="batch, tokens, width"):
             observer.tokens(1, q)
-        with pytest.raises(RuntimeError, match="has ended"):
+        with pytest.raises(RuntimeError, match="available after the `with` block"):
             _ = observer.diagnosis

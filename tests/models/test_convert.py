@@ -1,6 +1,7 @@
 """What users do with a model goes on working after convert(), for every family."""
 
 import copy
+import gc
 import pickle
 import threading
 import warnings
@@ -13,7 +14,7 @@ from transformers import DynamicCache, StaticCache
 
 import uncollapse as uc
 from tests.models.builders import BUILDERS, CAUSAL, ENCODERS, batch, build, logits
-from uncollapse.models.families import query_key_weights
+from uncollapse.models.families import blocks_of, family_of, query_key_weights
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-9}  # float64 through four layers
 NORM32 = {"rtol": 2e-5, "atol": 2e-5}  # families whose RMSNorm runs in float32 whatever the model's dtype
@@ -32,7 +33,7 @@ def every(*names):
 def test_zero_is_the_stock_model(name):
     model, inputs = build(name), batch(name)
     stock = logits(model, **inputs)
-    torch.testing.assert_close(logits(uc.convert(model, 0.0, 0.0), **inputs), stock, **ROUNDING)
+    torch.testing.assert_close(logits(uc.convert(model, alpha=0.0, alpha_hidden=0.0), **inputs), stock, **ROUNDING)
     plain = uc.convert(model, rule=uc.ScoreRule.self_attention())
     torch.testing.assert_close(logits(plain, **inputs), stock, **ROUNDING)
 
@@ -57,7 +58,7 @@ def test_nothing_is_added_and_restore_gives_back_the_stock_model(name):
 
 @every(*BUILDERS)
 def test_settings_survive_saving_copying_and_pickling(name, tmp_path):
-    model, inputs = uc.convert(build(name), 0.3, 0.6, start="raw"), batch(name)
+    model, inputs = uc.convert(build(name), alpha=0.3, alpha_hidden=0.6, start="raw"), batch(name)
     wanted = logits(model, **inputs)
 
     model.save_pretrained(tmp_path)
@@ -96,9 +97,9 @@ def test_a_stock_checkpoint_loads_as_a_stock_model(tmp_path):
 @every(*BUILDERS)
 def test_set_alpha_is_convert_with_other_numbers(name):
     inputs = batch(name)
-    model = uc.convert(build(name), 0.0, 0.0)
-    uc.set_alpha(model, 0.4, 0.7)
-    wanted = uc.convert(build(name), 0.4, 0.7)
+    model = uc.convert(build(name), alpha=0.0, alpha_hidden=0.0)
+    assert uc.set_alpha(model, 0.4, 0.7) is model
+    wanted = uc.convert(build(name), alpha=0.4, alpha_hidden=0.7)
     assert torch.equal(logits(model, **inputs), logits(wanted, **inputs))
     assert model.config.uncollapse == wanted.config.uncollapse
     uc.set_alpha(model, alpha=0.1)
@@ -109,7 +110,7 @@ def test_set_alpha_is_convert_with_other_numbers(name):
 @every(*CAUSAL)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_cached_decoding_equals_the_full_forward(name, kind):
-    model, ids = uc.convert(build(name), 0.4, 0.6), batch(name)["input_ids"]
+    model, ids = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6), batch(name)["input_ids"]
     full = logits(model, input_ids=ids)
     cache = DynamicCache(config=model.config) if kind == "dynamic" else StaticCache(model.config, max_cache_len=20)
     pieces = [logits(model, input_ids=ids[:, :5], past_key_values=cache, use_cache=True)]
@@ -122,7 +123,7 @@ def test_cached_decoding_equals_the_full_forward(name, kind):
 @every(*CAUSAL, *ENCODERS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_equals_unpadded(name, side):
-    model, ids = uc.convert(build(name), 0.4, 0.6), batch(name)["input_ids"]
+    model, ids = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6), batch(name)["input_ids"]
     pad, seen = torch.zeros(2, 3, dtype=torch.long), torch.ones_like(ids)
     order = (lambda a, b: [a, b]) if side == "left" else (lambda a, b: [b, a])
     padded, mask = torch.cat(order(pad, ids), 1), torch.cat(order(pad, seen), 1)
@@ -137,7 +138,7 @@ def test_padded_equals_unpadded(name, side):
 
 @every(*CAUSAL)
 def test_a_later_token_never_changes_an_earlier_logit(name):
-    model, ids = uc.convert(build(name), 0.4, 0.6), batch(name)["input_ids"]
+    model, ids = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6), batch(name)["input_ids"]
     changed = ids.clone()
     changed[:, 7] = (changed[:, 7] - 3 + 1) % 37 + 3
     before, after = logits(model, input_ids=ids), logits(model, input_ids=changed)
@@ -154,7 +155,7 @@ def gradients(model, inputs):
 @every(*BUILDERS)
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_checkpointed_gradients_equal_unchecked_ones(name, backend):
-    model, inputs = uc.convert(build(name), 0.4, 0.6, backend=backend).train(), batch(name)
+    model, inputs = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6, backend=backend).train(), batch(name)
     plain = gradients(model, inputs)
     model.gradient_checkpointing_enable()
     checkpointed = gradients(model, inputs)
@@ -187,7 +188,9 @@ def test_reentrant_checkpointing_by_hand_is_refused_too():
 @every(*BUILDERS)
 def test_output_attentions_are_the_weights_after_inheritance(name):
     inputs = batch(name)
-    raw = uc.convert(build(name), 0.0, 1.0, start="raw")  # every layer attends with the first layer's scores
+    raw = uc.convert(
+        build(name), alpha=0.0, alpha_hidden=1.0, start="raw"
+    )  # every layer attends with the first layer's scores
     with torch.no_grad():
         out = raw(**inputs, output_attentions=True)
     assert len(out.attentions) == 4
@@ -195,15 +198,17 @@ def test_output_attentions_are_the_weights_after_inheritance(name):
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)), **ROUNDING)
         torch.testing.assert_close(weights, out.attentions[0], **ROUNDING)
     with torch.no_grad():
-        mixed = uc.convert(build(name), 0.0, 0.5)(**inputs, output_attentions=True)
+        mixed = uc.convert(build(name), alpha=0.0, alpha_hidden=0.5)(**inputs, output_attentions=True)
     assert not torch.allclose(mixed.attentions[1], mixed.attentions[0], atol=1e-3)
-    torch.testing.assert_close(mixed.logits, logits(uc.convert(build(name), 0.0, 0.5), **inputs), **ROUNDING)
+    torch.testing.assert_close(
+        mixed.logits, logits(uc.convert(build(name), alpha=0.0, alpha_hidden=0.5), **inputs), **ROUNDING
+    )
 
 
 @every("gpt2", "llama", "bert_decoder")
 @pytest.mark.parametrize("how", ["greedy", "sampling", "beam", "static"])
 def test_generate(name, how):
-    model, ids = uc.convert(build(name), 0.4, 0.6), batch(name, length=5)["input_ids"]
+    model, ids = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6), batch(name, length=5)["input_ids"]
     options = {
         "greedy": {"do_sample": False},
         "sampling": {"do_sample": True, "top_k": 5},
@@ -221,7 +226,7 @@ def test_generate(name, how):
 
 
 def test_generate_with_left_padding_equals_generate_alone():
-    model, ids = uc.convert(build("gpt2"), 0.4, 0.6), batch("gpt2", length=6, rows=1)["input_ids"]
+    model, ids = uc.convert(build("gpt2"), alpha=0.4, alpha_hidden=0.6), batch("gpt2", length=6, rows=1)["input_ids"]
     alone = model.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False)
     other = batch("gpt2", length=9, rows=1, seed=3)["input_ids"]
     together = torch.cat([torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1), other])
@@ -239,28 +244,28 @@ def test_the_cache_holds_keys_and_values_only():
     assert set(vars(caches[0])) == set(vars(caches[1]))
 
 
-def test_evaluation_holds_the_scores_of_two_layers_at_most(monkeypatch):
-    import weakref
+def states_alive():
+    return sum(issubclass(type(thing), uc.HiddenState) for thing in gc.get_objects())
 
-    from uncollapse.models import huggingface as interface
 
-    alive, most, original = [], [0], interface.hopfield_attention
-
-    def counted(*args, **kwargs):
-        out, state = original(*args, **kwargs)
-        alive.append(weakref.ref(state))
-        most[0] = max(most[0], sum(ref() is not None for ref in alive))
-        return out, state
-
-    monkeypatch.setattr(interface, "hopfield_attention", counted)
-    model = uc.convert(build("gpt2"))
+def test_evaluation_holds_the_scores_of_two_layers_at_most():
+    model, alive, before = uc.convert(build("gpt2")), [], states_alive()
+    for block in model.transformer.h:
+        # one inside the pass; W_O runs when the layer's attention function has returned
+        block.attn.c_proj.register_forward_pre_hook(lambda *_: alive.append(states_alive() - before))
     logits(model, **batch("gpt2"))
-    assert most[0] == 2
-    assert not any(ref() for ref in alive)  # and none once the pass is over
+    assert len(alive) == 4
+    assert max(alive) <= 2
+    assert min(alive[:-1]) >= 1  # the states of a pass are seen at all
+    assert states_alive() == before  # and none is left once the pass is over
 
 
 def test_half_precision():
-    exact, model, inputs = uc.convert(build("llama"), 0.4, 0.6), uc.convert(build("llama"), 0.4, 0.6), batch("llama")
+    exact, model, inputs = (
+        uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6),
+        uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6),
+        batch("llama"),
+    )
     wanted, out = logits(exact, **inputs), logits(model.bfloat16(), **inputs)
     stock = logits(build("llama").bfloat16(), **inputs).double() - logits(build("llama"), **inputs)
     assert out.dtype == torch.bfloat16
@@ -271,7 +276,7 @@ def test_half_precision():
 
 @every("gpt2", "llama", "bert", "vit")
 def test_autocast(name):
-    model, inputs = uc.convert(build(name), 0.4, 0.6).float(), batch(name)
+    model, inputs = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6).float(), batch(name)
     inputs = {key: t.float() if t.is_floating_point() else t for key, t in inputs.items()}
     wanted = logits(model, **inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -293,7 +298,10 @@ def test_attention_dropout_in_train_mode():
 
 
 def test_two_converted_models_used_in_turn():
-    a, b = uc.convert(build("gpt2"), 0.2, 0.8), uc.convert(build("gpt2", seed=7), 0.6, 0.3)
+    a, b = (
+        uc.convert(build("gpt2"), alpha=0.2, alpha_hidden=0.8),
+        uc.convert(build("gpt2", seed=7), alpha=0.6, alpha_hidden=0.3),
+    )
     inputs = batch("gpt2")
     alone = gradients(a, inputs)
     loss_a, loss_b = (m(**inputs).logits.square().mean() for m in (a, b))
@@ -305,7 +313,7 @@ def test_two_converted_models_used_in_turn():
 
 
 def test_one_model_in_two_threads():
-    model = uc.convert(build("gpt2"), 0.4, 0.6)
+    model = uc.convert(build("gpt2"), alpha=0.4, alpha_hidden=0.6)
     inputs = [batch("gpt2", length=20, seed=seed) for seed in range(2)]
     wanted = [logits(model, **i) for i in inputs]
     wrong = []
@@ -325,7 +333,7 @@ def test_one_model_in_two_threads():
 
 @every("gpt2", "llama", "bert", "vit")
 def test_compiled_fullgraph_equals_eager(name):
-    model, inputs = uc.convert(build(name), 0.4, 0.6), batch(name)
+    model, inputs = uc.convert(build(name), alpha=0.4, alpha_hidden=0.6), batch(name)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(logits(compiled, **inputs), logits(model, **inputs), **ROUNDING)
@@ -340,7 +348,7 @@ def test_compiled_fullgraph_equals_eager(name):
 
 def test_rebuilt_containers_change_nothing():
     """FSDP2 rebuilds dict, list and tuple arguments on the way into a block; the scores must go through unharmed."""
-    model, inputs = uc.convert(build("llama"), 0.4, 0.6), batch("llama")
+    model, inputs = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6), batch("llama")
     wanted = gradients(model, inputs)
     for block in model.model.layers:
         block.register_forward_pre_hook(lambda _, a, k: tree_map(lambda leaf: leaf, (a, k)), with_kwargs=True)
@@ -363,15 +371,15 @@ def test_lora_before_or_after_convert(name, first):
         return peft.get_peft_model(model, config).double().eval()
 
     if first == "convert":
-        model = wrapped(uc.convert(build(name), 0.4, 0.6))
+        model = wrapped(uc.convert(build(name), alpha=0.4, alpha_hidden=0.6))
     else:
-        model = uc.convert(wrapped(build(name)), 0.4, 0.6)
+        model = uc.convert(wrapped(build(name)), alpha=0.4, alpha_hidden=0.6)
     adapted = logits(model, **inputs)
     merged = model.merge_and_unload()  # W + BA as one matrix: the plain converted model
     torch.testing.assert_close(logits(merged, **inputs), adapted, **close(name))
     fresh = build(name)
     fresh.load_state_dict(merged.state_dict())
-    torch.testing.assert_close(logits(uc.convert(fresh, 0.4, 0.6), **inputs), adapted, **close(name))
+    torch.testing.assert_close(logits(uc.convert(fresh, alpha=0.4, alpha_hidden=0.6), **inputs), adapted, **close(name))
 
 
 @every(*BUILDERS)
@@ -380,10 +388,9 @@ def test_the_tables_weights_are_the_ones_attention_uses(name):
     if name == "qwen3":
         pytest.skip("Qwen3 normalises queries and keys after W_Q and W_K")
     model, seen, entering = build(name), [], []
-    uc.convert(model, 0.0, 0.0)
-    from uncollapse.models._hooks import conversion_of
-
-    attention = conversion_of(model).layers[0].attention
+    uc.convert(model, alpha=0.0, alpha_hidden=0.0)
+    family = family_of(model)
+    attention = blocks_of(model, family)[0].get_submodule(family.attention)
     attention.register_forward_pre_hook(
         lambda _, a, k: entering.append(a[0] if a else k["hidden_states"]), with_kwargs=True
     )
@@ -410,7 +417,7 @@ def test_loaded_weights_bring_a_warning_that_names_the_warmup(tmp_path):
         uc.convert(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        uc.convert(model, 0.0, 0.0)
+        uc.convert(model, alpha=0.0, alpha_hidden=0.0)
         uc.convert(build("gpt2"))
 
 

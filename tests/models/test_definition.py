@@ -16,7 +16,7 @@ TOLERANCE = {"gpt2": 1e-9, "llama": 2e-5, "bert": 1e-9, "vit": 1e-9}
 @pytest.mark.parametrize(("alpha", "alpha_hidden", "start"), ALPHAS)
 @pytest.mark.parametrize("name", PLAIN)
 def test_logits_and_gradients_equal_the_definition(name, alpha, alpha_hidden, start):
-    model = uc.convert(build(name), alpha, alpha_hidden, start)
+    model = uc.convert(build(name), alpha=alpha, alpha_hidden=alpha_hidden, start=start)
     (inputs,) = batch(name).values()
     weights = {k: p.detach().clone().requires_grad_() for k, p in model.named_parameters()}
 
@@ -42,7 +42,7 @@ def test_inherited_scores_matter_in_these_models(name):
     (inputs,) = batch(name).values()
     stock = build(name)(inputs).logits
     for alpha, alpha_hidden in ((0.5, 0.0), (0.0, 0.5)):
-        changed = uc.convert(build(name), alpha, alpha_hidden)(inputs).logits
+        changed = uc.convert(build(name), alpha=alpha, alpha_hidden=alpha_hidden)(inputs).logits
         assert (changed - stock).abs().max() > 0.05 * stock.abs().max()
 
 

@@ -28,7 +28,7 @@ def test_two_processes_give_the_gradients_of_one(kind, checkpointing, tmp_path):
     )
     assert run.returncode == 0, run.stderr[-2000:]
 
-    model = uc.convert(build("llama"), 0.4, 0.6).train()
+    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6).train()
     model(**batch("llama", rows=2)).logits.square().mean().backward()
     got = torch.load(path, weights_only=True)
     wanted = {name: p.grad for name, p in model.named_parameters()}

@@ -1,7 +1,5 @@
 """Models outside the table: converted after a trial run, or refused with a sentence and left as they were."""
 
-import sys
-
 import pytest
 import torch
 import transformers as hf
@@ -119,16 +117,12 @@ def test_what_cannot_be_converted_is_refused_and_left_alone(builder, sentence):
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_a_refused_second_conversion_leaves_the_first(monkeypatch):
-    model, inputs = uc.convert(build("gpt2"), 0.4, 0.6), batch("gpt2")
+def test_a_refused_second_conversion_leaves_the_first():
+    model, inputs = uc.convert(build("gpt2"), alpha=0.4, alpha_hidden=0.6), batch("gpt2")
     wanted = logits(model, **inputs)
-
-    def refuse(model):
-        raise ValueError("refused")
-
-    monkeypatch.setattr(sys.modules["uncollapse.models.convert"], "check_convertible", refuse)
-    with pytest.raises(ValueError, match="refused"):
-        uc.convert(model, 0.0, 0.0)
+    model.hf_device_map = {"transformer.h.0": 0, "transformer.h.1": "cpu"}
+    with pytest.raises(ValueError, match="it is spread over 0, cpu"):
+        uc.convert(model, alpha=0.0, alpha_hidden=0.0)
     assert torch.equal(logits(model, **inputs), wanted)
 
 
@@ -144,7 +138,7 @@ def test_a_rule_that_could_not_be_saved_is_refused():
 def test_numbers_of_numpy_can_be_saved(tmp_path):
     import numpy as np
 
-    uc.convert(build("gpt2"), np.float32(0.5), np.float32(0.25)).save_pretrained(tmp_path)
+    uc.convert(build("gpt2"), alpha=np.float32(0.5), alpha_hidden=np.float32(0.25)).save_pretrained(tmp_path)
     assert uc.from_pretrained(tmp_path).config.uncollapse["rule"]["keep"] == 0.25
 
 
@@ -189,8 +183,10 @@ def test_other_models_are_converted_after_a_trial_run(name):
     model = OTHERS[name]().double().eval()
     inputs = batch("vit") if name == "ijepa" else batch("gpt2")
     before, stock = footprint(model), logits(model, **inputs)
-    torch.testing.assert_close(logits(uc.convert(model, 0.0, 0.0), **inputs), stock, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(logits(uc.convert(model, 0.5, 0.0), **inputs), stock, atol=1e-6)
+    torch.testing.assert_close(
+        logits(uc.convert(model, alpha=0.0, alpha_hidden=0.0), **inputs), stock, rtol=1e-9, atol=1e-9
+    )
+    assert not torch.allclose(logits(uc.convert(model, alpha=0.5, alpha_hidden=0.0), **inputs), stock, atol=1e-6)
     uc.restore(model)
     assert torch.equal(logits(model, **inputs), stock)
     assert footprint(model) == before

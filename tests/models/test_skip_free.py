@@ -29,7 +29,7 @@ def test_a_saved_model_is_loaded_as_it_was(converted, tmp_path):
     model, inputs = build("vit"), batch("vit")
     stock = tokens(model, inputs)[-1]
     if converted:
-        uc.convert(model, 0.5, 0.5)
+        uc.convert(model, alpha=0.5, alpha_hidden=0.5)
     remove_residuals(model)
     wanted = tokens(model, inputs)[-1]
     assert not torch.allclose(wanted, stock, rtol=0.1)

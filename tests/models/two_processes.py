@@ -16,7 +16,7 @@ from tests.models.builders import batch, build
 def main(kind: str, checkpointing: bool, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = uc.convert(build("llama"), 0.4, 0.6).train()
+    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6).train()
     if checkpointing:
         model.gradient_checkpointing_enable()
     if kind == "ddp":

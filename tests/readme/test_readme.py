@@ -4,12 +4,15 @@ Each block, command and link is a test of its own, named after its page and line
 """
 
 import contextlib
+import functools
 import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +21,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EXAMPLES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*EXAMPLES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINKED = [*EXAMPLES, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY", "studies/README"))]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+QUICK_DEMO = ["uncollapse", "demo", "--quick", "--out", "my-demo"]
 BRIEFLY = ["--steps", "4"]  # a shorter training writes the same files
 PRINTED = re.compile(r"^print\(.*\)  # (.+)$", flags=re.MULTILINE)
 
@@ -90,43 +94,79 @@ def test_there_is_something_to_test():
     assert any(link.text.endswith(".png") for link in LINKS)
 
 
+class RunningPage:
+    """The Python blocks of a page, each run once, in their order, in one namespace and one folder."""
+
+    def __init__(self, page: Path, folder: Path) -> None:
+        self.blocks, self.folder = blocks(page, "python"), folder
+        self.namespace: dict[str, object] = {"__name__": "__main__"}
+        self.printed: list[str] = []  # by each block that has run
+
+    def run_to(self, block: Piece) -> str:
+        """Run the blocks up to this one that have not run yet, and return what this one printed."""
+        last = self.blocks.index(block)
+        for new in self.blocks[len(self.printed) : last + 1]:
+            printed = io.StringIO()
+            with contextlib.chdir(self.folder), contextlib.redirect_stdout(printed):
+                exec(compile("\n" * (new.line - 1) + new.text, str(new.page), "exec"), self.namespace)
+            self.printed.append(printed.getvalue())
+        return self.printed[last]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """The page of that path, as far as it has run."""
+    return functools.cache(lambda page: RunningPage(page, tmp_path_factory.mktemp(page.stem)))
+
+
+@pytest.mark.filterwarnings("error:uncollapse:DeprecationWarning")  # docs show no name that is about to go
 @each(PYTHON)
-def test_python_block_runs(piece, tmp_path, monkeypatch):
-    """The blocks of a page share one namespace; where a block's prints carry a comment, that is what they print."""
-    monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "__main__"}
-    for block in blocks(piece.page, "python"):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), namespace)
-        if block == piece:
-            break
+def test_python_block_runs(piece, running):
+    """Where a block's prints carry a comment, that is what they print."""
+    printed = running(piece.page).run_to(piece)
     expected = PRINTED.findall(piece.text)
     if expected:
-        assert printed.getvalue().splitlines() == expected
+        assert printed.splitlines() == expected
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """Run a command in a folder of its own; the same words run only the first time. Returns the folder."""
+
+    @functools.cache
+    def ran(*words: str) -> Path:
+        folder = tmp_path_factory.mktemp("command")
+        run(list(words), folder)
+        return folder
+
+    return ran
 
 
 @each(BASH, with_text=True)
-def test_command_works(piece, tmp_path):
+def test_command_works(piece, run_once):
     words = shlex.split(piece.text)
     if words[:2] == ["pip", "install"]:
         check_install(words)
     elif words == ["make", "test"]:
         check_make_test()
     elif words == ["make", "demo"]:
-        check_make_demo(tmp_path)
-    elif words[:2] == ["uncollapse", "demo"] and "--help" not in words:
-        run([*words, *BRIEFLY], tmp_path)
+        check_make_demo(run_once)
+    elif words == QUICK_DEMO:
+        run_once(*QUICK_DEMO, *BRIEFLY)
     else:
-        run(words, tmp_path)
+        run_once(*words)
 
 
 def check_install(words: list[str]) -> None:
     """Installing would change the environment that runs this test: look instead at the files that it reads."""
-    constraints, project = words[words.index("-c") + 1], words[words.index("-e") + 1]
+    assert words[:3] == ["pip", "install", "-c"], f"not checked by this test: {shlex.join(words)}"
+    constraints, *requirements = words[3:]
     assert (ROOT / constraints).is_file()
-    assert (ROOT / project / "pyproject.toml").is_file()
-    assert len(words) == 6, f"not checked by this test: {shlex.join(words)}"
+    assert requirements
+    for requirement in requirements:
+        folder, _, extras = requirement.rstrip("]").partition("[")
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert set(filter(None, extras.split(","))) <= project.get("optional-dependencies", {}).keys()
 
 
 def check_make_test() -> None:
@@ -134,12 +174,10 @@ def check_make_test() -> None:
     assert re.search(r"python -m pytest( |$)", would_make("test"))
 
 
-def check_make_demo(tmp_path: Path) -> None:
-    """`make demo` writes into the repository: run what it would run, quickly and elsewhere."""
-    words = shlex.split(would_make("demo"))
-    assert words == [".venv/bin/uncollapse", "demo", "--force"]
-    out = tmp_path / "demo"
-    run(["uncollapse", *words[1:], "--quick", *BRIEFLY, "--out", str(out)], tmp_path)
+def check_make_demo(run_once: Callable[..., Path]) -> None:
+    """`make demo` trains for minutes and writes into the repository: look at what the quick demo writes elsewhere."""
+    assert shlex.split(would_make("demo")) == [".venv/bin/uncollapse", "demo", "--force"]
+    out = run_once(*QUICK_DEMO, *BRIEFLY) / "my-demo"
     promised = re.search(
         r"^make demo .* (uncollapse-demo/\S+)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE
     )
@@ -154,7 +192,7 @@ def would_make(target: str) -> str:
 
 
 def run(words: list[str], folder: Path) -> str:
-    """Run a command with this Python's scripts first on the path, and give back what it printed."""
+    """Run a command with this Python's scripts first on the path, and return what it printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}  # tests run side by side: one core each
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -252,7 +252,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(tmp_path):
         uc.LocaterCallback(0.1, 0.1).on_train_begin(hf.TrainingArguments(str(tmp_path)), None, None, model=values)
     with pytest.raises(ValueError, match="model type 'albert' are not known"):
         uc.locater_penalty(hf.AlbertModel(hf.AlbertConfig(hidden_size=64, num_attention_heads=4)), 0.1, 0.1)
-    with pytest.raises(ValueError, match="needs a model of transformers, got Linear"):
+    with pytest.raises(ValueError, match="expected a transformers model, or a module around one, got Linear"):
         uc.locater_penalty(torch.nn.Linear(2, 2), 0.1, 0.1)
     with pytest.raises(ValueError, match="kappa_scale must be a number that is not negative, got -1"):
         uc.LocaterCallback(-1, 0.1)

@@ -8,14 +8,14 @@ import pytest
 
 import uncollapse as uc
 from tests.report.diagnoses import diagnosis
-from uncollapse.report.content import Content, Finding
+from uncollapse.report.content import DiagnosisContent, Finding
 from uncollapse.report.differences import differences
 
 
-def content(name: str, ratios: list[float], findings=(), **columns: list[float]) -> Content:
+def content(name: str, ratios: list[float], findings=(), **columns: list[float]) -> DiagnosisContent:
     layers = pd.DataFrame({"layer": range(1, len(ratios) + 1), "residual_ratio": ratios, **columns})
     empty = pd.DataFrame()
-    return Content(name, "", layers, empty, empty, empty, empty, empty, findings)
+    return DiagnosisContent(name, "", layers, empty, empty, 0.005, empty, 0.1, empty, empty, findings)
 
 
 def test_the_layer_furthest_apart_is_named_with_both_numbers():

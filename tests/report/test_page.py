@@ -14,10 +14,10 @@ from tests.report.diagnoses import HOSTILE, diagnosis
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
 from uncollapse.report.diagnosis_page import strip
-from uncollapse.report.final_strip import final_strip
+from uncollapse.report.final_strip import FinalValues, final_strip
 from uncollapse.report.rho_map import binned, rho_map
 from uncollapse.report.similarity_violins import similarity_violins
-from uncollapse.report.training_curves import MEAN, training_curve
+from uncollapse.report.training_curves import MEAN, TrainingCurve, training_chart
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def test_page_loads_nothing(large, tmp_path):
     assert not re.findall(r"(?:src|href|action)\s*=\s*[\"']?(?!data:)[a-z]", outside_scripts(html))
     assert "@import" not in html
     assert "url(" not in re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
-    assert "default-src 'none'" in html
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', html)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
 
 
 def test_names_are_escaped_everywhere(tmp_path):
@@ -121,22 +122,24 @@ def test_a_part_that_was_not_measured_leaves_a_sentence_instead_of_its_charts(pa
 def test_every_chart_is_valid_vega_lite():
     content, names = content_of(diagnosis(collapsed=True)), ["first", "second"]
     layers = content.layers.assign(report=1)
-    shapes = entropy_violins.head_violins(content.entropies, 4, 4.0).tables[entropy_violins.HEAD_TABLE]
+    shapes = entropy_violins.head_violins(content.entropies, content.entropy_width, 4, 4.0).tables[
+        entropy_violins.HEAD_TABLE
+    ]
     charts = [
         strip(content),
-        similarity_violins(content.cosines, content.layers, 3),
-        entropy_violins.entropy_violins(content.entropies, 3, 4.0),
-        entropy_violins.head_violins(content.entropies, 4, 4.0),
+        similarity_violins(content.cosines, content.cosine_width, content.layers, 3),
+        entropy_violins.entropy_violins(content.entropies, content.entropy_width, 3, 4.0),
+        entropy_violins.head_violins(content.entropies, content.entropy_width, 4, 4.0),
         head_map.head_map(content.heads, 3, 4, head_map.extents([content.heads])),
         eigenvalues.eigenvalue_plane(content.eigenvalues, ["one"]),
         propagation.propagation_line(content.propagation, ["one"]),
-        entropy_histogram.entropy_histogram(shapes, 4.0, ["one"]),
+        entropy_histogram.entropy_histogram(shapes, content.entropy_width, 4.0, ["one"]),
         *(depth_lines.depth_lines(layers, column, names) for column in depth_lines.MEASURES),
     ]
     for chart in charts:
-        alt.Chart.from_dict(chart.alone())  # raises if it does not meet Vega-Lite's schema
-        assert chart.aid
-        assert "\n" not in chart.aid
+        alt.Chart.from_dict(chart.standalone())  # raises if it does not meet Vega-Lite's schema
+        assert chart.caption
+        assert "\n" not in chart.caption
 
 
 def test_every_chart_of_runs_is_valid_vega_lite():
@@ -144,13 +147,13 @@ def test_every_chart_of_runs_is_valid_vega_lite():
     curve = steps.assign(low=[0.5, 0.6, None, None], high=[1.5, 1.6, None, None])
     means = pd.DataFrame({"report": [1, 2], "mean": 1.0, "low": [0.5, None], "high": [1.5, None]})
     charts = [
-        training_curve(curve, "loss", "Loss", ["one", "two"]),
-        training_curve(curve.assign(layer=1), "rank", "Rank", ["one"], logarithmic=True),
-        final_strip(steps, means, "final", "Loss", ["one", "two"]),
+        training_chart(TrainingCurve("Loss", curve), "loss", ["one", "two"]),
+        training_chart(TrainingCurve("Rank", curve.assign(layer=1), logarithmic=True), "rank", ["one"]),
+        final_strip(FinalValues("Loss", steps, means), "final", ["one", "two"]),
         rho_map(binned(diagnosis().propagation.assign(step=1), ["step", "layer", "head"]), "rho", [1]),
     ]
     for chart in charts:
-        alt.Chart.from_dict(chart.alone())  # raises if it does not meet Vega-Lite's schema
+        alt.Chart.from_dict(chart.standalone())  # raises if it does not meet Vega-Lite's schema
 
 
 def test_notebook_shows_the_summary_and_a_picture_without_scripts():

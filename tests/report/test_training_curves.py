@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from uncollapse.report.training_curves import MEAN, training_curve
+from uncollapse.report.training_curves import MEAN, TrainingCurve, training_chart
 
 
 def axes(steps: list[int], values: list[float], logarithmic: bool = False) -> tuple[Any, Any]:
     """The x and y channels of the line of two groups."""
     table = pd.DataFrame({"report": 1, "run": MEAN, "step": steps, "value": values, "low": np.nan, "high": np.nan})
-    chart = training_curve(table, "loss", "Loss", ["one"], logarithmic=logarithmic)
+    chart = training_chart(TrainingCurve("Loss", table, logarithmic), "loss", ["one"])
     encoding = chart.spec["layer"][0]["encoding"]
     return encoding["x"], encoding["y"]
 

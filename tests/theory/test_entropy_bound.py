@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
-from scipy.special import softmax
 
+from tests.extras import needs_scipy
 from uncollapse.metrics import entropy
 from uncollapse.theory import entropy_lower_bound, entropy_minimiser, generator, scores_norm_bound
 
@@ -41,9 +40,12 @@ def test_no_scores_go_below(tokens, seed, nu):
     assert entropy_of(scores) >= float(entropy_lower_bound(nu, tokens)) - 1e-10
 
 
+@needs_scipy
 @pytest.mark.parametrize(("nu", "tokens"), [(0.5, 3), (2.0, 8), (6.0, 5)])
 def test_minimisation_finds_nothing_lower(nu, tokens):
     """Descent on the sphere from 20 random starts ends at the formula."""
+    from scipy.optimize import minimize
+    from scipy.special import softmax
 
     def at(direction):
         p = softmax(nu * direction / np.linalg.norm(direction))

@@ -1,5 +1,6 @@
 """Lemma 1, Eq. 6 and Lemma 2: exact sums, finite differences, simulation."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from uncollapse.theory import (
     piecewise_coefficients,
     piecewise_softmax,
     propagation_mean,
+    propagation_probability,
     propagation_variance,
     qk_matrix,
     qk_statistics,
@@ -31,6 +33,16 @@ positions = st.floats(0.0, 1.0)
 xis = st.floats(-20.0, 20.0)
 etas = st.floats(0.01, 50.0)
 THETA = np.linspace(0.0, 1.0, 41)
+
+
+@pytest.mark.parametrize("mean", [-30.0, -9.0, -1.0, 0.0, 0.3, 1.0, 2.0, 10.0, 31.0])
+def test_probability_keeps_its_digits_far_from_the_mean(mean):
+    near, far = sorted((abs(mean), abs(1.0 - mean)))
+    wanted = math.erfc(near / math.sqrt(2)) / 2 - math.erfc(far / math.sqrt(2)) / 2
+    if 0.0 <= mean <= 1.0:
+        wanted = 1.0 - math.erfc(near / math.sqrt(2)) / 2 - math.erfc(far / math.sqrt(2)) / 2
+    # float64 rounds x = 31 by 1e-16 of itself, and Phi(-x) by x^2 times as much
+    assert float(propagation_probability(mean, 1.0)) == pytest.approx(wanted, rel=3e-13, abs=0.0)
 
 
 def exact_factors(i: int, tokens: int) -> tuple[Fraction, Fraction, Fraction]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.extras import needs_scipy
 from uncollapse.theory import (
     anisotropic_covariance,
     generator,
@@ -35,6 +36,7 @@ def test_qk_matrix_has_the_spectrum_asked_for():
     assert eigenvalues.std().item() == pytest.approx(0.1, rel=0.2)
 
 
+@needs_scipy
 @pytest.mark.parametrize("mean", [0.0, 0.05, 0.4])
 def test_theory_lies_near_the_simulation(mean):
     [run] = simulate([(mean, 0.2)], **SMALL)
@@ -47,6 +49,7 @@ def test_theory_lies_near_the_simulation(mean):
     assert np.abs(run.rho.mean - printed).max() > 0.15
 
 
+@needs_scipy
 def test_a_seed_gives_the_same_numbers_and_chunks_change_only_the_walks(monkeypatch):
     first, again = (simulate([(0.1, 0.1)], **SMALL, seed=7)[0] for _ in range(2))
     np.testing.assert_array_equal(first.rho.mean, again.rho.mean)
@@ -56,6 +59,7 @@ def test_a_seed_gives_the_same_numbers_and_chunks_change_only_the_walks(monkeypa
     assert chunked.entropy.mean == pytest.approx(float(first.entropy.mean))
 
 
+@needs_scipy
 def test_bands_contain_the_mean_and_narrow_with_draws():
     wide, narrow = (simulate([(0.05, 0.3)], **{**SMALL, "draws": draws})[0] for draws in (3, 24))
     for run in (wide, narrow):
@@ -65,6 +69,7 @@ def test_bands_contain_the_mean_and_narrow_with_draws():
     assert (narrow.rho.high - narrow.rho.low).mean() < (wide.rho.high - wide.rho.low).mean()
 
 
+@needs_scipy
 def test_entropy_falls_with_the_mean_of_the_eigenvalues():
     """Section 5 says that localised rho means high entropy; in the paper's own model it does not."""
     runs = simulate([(0.0, 0.01), (0.1, 0.01), (0.4, 0.01)], **SMALL)

@@ -112,7 +112,7 @@ def test_erasing_hits_its_share_of_images():
 def test_without_kornia_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "kornia.augmentation", None)
     monkeypatch.setitem(sys.modules, "kornia", None)
-    with pytest.raises(ValueError, match=r"needs kornia.*pip install 'uncollapse\[vision\]'"):
+    with pytest.raises(ImportError, match=r"needs the package kornia.*pip install 'uncollapse\[train\]'"):
         Augmentation(MEAN, STD)
     Mixup(classes=3)  # plain mixup needs none
 

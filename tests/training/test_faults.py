@@ -187,15 +187,23 @@ def test_a_finished_run_is_left_as_it_is(undisturbed):
     assert (undisturbed / "metrics.jsonl").read_text() == before
 
 
-def test_a_loss_that_is_lost_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("save_every", "written", "kept"),
+    [(1, [2, 1], "the last good checkpoint is {}"), (3, [], "no checkpoint had been written")],
+)
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints_before(save_every, written, kept, tmp_path):
     run = tmp_path / "run"
-    keys = KEYS | {"schedule": "constant", "warmup_steps": 4, "clip": 0.0}
+    keys = KEYS | {"schedule": "constant", "warmup_steps": 4, "clip": 0.0, "save_every": save_every}
+    # The rate is 1e-6 in the first update and 2.5e29 in the second, so the third loss is the first that overflows.
     ended = uc.train("quickstart", run, progress=False, steps=60, learning_rate=1e30, lowest_rate=1e-6, **keys)
     assert ended.status == "diverged"
-    assert "so the run was stopped; the last good checkpoint is" in ended.reason or "no checkpoint" in ended.reason
-    assert last_step(run) < 60
+    assert ended.reason.startswith("the loss was nan at step 3, so the run was stopped; ")
+    assert ended.reason.endswith(f"; {kept.format(run / 'checkpoints' / 'checkpoint-2')}.")
+    assert last_step(run) == 3
     assert json.loads((run / "status.json").read_text())["status"] == "diverged"
-    for checkpoint in checkpoints.newest_first(run / "checkpoints"):
+    found = checkpoints.newest_first(run / "checkpoints")
+    assert [checkpoints.step_of(checkpoint) for checkpoint in found] == written
+    for checkpoint in found:
         weights = load_file(checkpoint / "model.safetensors")
         assert all(torch.isfinite(tensor).all() for tensor in weights.values())
 

@@ -100,7 +100,7 @@ def test_a_file_that_is_no_yaml_says_so(tmp_path):
     with pytest.raises(ValueError, match="is not YAML"):
         Recipe.find(file)
     file.write_text("just text")
-    with pytest.raises(ValueError, match="must hold lines of the form key: value"):
+    with pytest.raises(ValueError, match="must have lines of the form key: value"):
         Recipe.find(file)
 
 

@@ -9,7 +9,7 @@ from uncollapse.data.images import ImageCollator, load_images
 from uncollapse.training.augmentation import Augmentation, Mixup, augment_batch
 from uncollapse.training.drop_path import add_drop_path
 from uncollapse.training.loss import ImageLoss
-from uncollapse.training.schedule import learning_rate_schedule
+from uncollapse.training.schedule import RateSchedule
 
 VIT = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "image_size": 8,
@@ -44,7 +44,7 @@ def final_weights(folder, resume=None):
         data_collator=ImageCollator(8, data.mean, data.std, channels=3),
         train_dataset=data.train,
         compute_loss_func=ImageLoss(0.1),
-        optimizers=(optimizer, learning_rate_schedule(optimizer, peak=1e-3, steps=6, warmup=2)),
+        optimizers=(optimizer, RateSchedule(peak=1e-3, steps=6, warmup=2).scheduler(optimizer)),
     )  # fmt: skip
     trainer.augmentation = Augmentation(data.mean, data.std, randaugment=(2, 9), erasing=0.25)
     trainer.mixup = Mixup(10, cutmix_alpha=1.0)

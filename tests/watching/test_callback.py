@@ -60,6 +60,15 @@ def test_a_healthy_run_is_not_warned_of_and_its_numbers_are_logged(tmp_path):
     assert trainer.model.training  # left as it was found
 
 
+def test_without_batches_it_takes_the_sample_of_the_package(tmp_path):
+    callback = uc.DiagnoseCallback(every=2, keep=True)
+    train(tmp_path, callback, rate=lambda step: 1e-3, steps=4)
+    assert list(callback.reports) == [2, 4]
+    samples = {report.info["sample"] for report in callback.reports.values()}
+    assert len(samples) == 1
+    assert samples != {"data given by the caller"}
+
+
 def test_numbers_go_where_the_trainer_reports(tmp_path, monkeypatch):
     from transformers.integrations import integration_utils
 

@@ -1,9 +1,18 @@
 """The mechanism: attention whose scores are inherited from layer to layer. Tensors in and out; torch only."""
 
+from ._engine import tile_engine
 from .functional import BACKENDS, hopfield_attention
 from .memory import release_memory
 from .network import AttentionOnly
 from .rule import ScoreRule
 from .state import HiddenState
 
-__all__ = ["BACKENDS", "AttentionOnly", "HiddenState", "ScoreRule", "hopfield_attention", "release_memory"]
+__all__ = [
+    "BACKENDS",
+    "AttentionOnly",
+    "HiddenState",
+    "ScoreRule",
+    "hopfield_attention",
+    "release_memory",
+    "tile_engine",
+]

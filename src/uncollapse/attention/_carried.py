@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _carried_operators as operators
 from . import _carried_tiles as tiles
-from . import _compiled as compiled
-from . import _native as native
-from ._carried_tiles import CarriedStep
-from ._dropout import draw_seed
-from ._pool import POOL
-from ._rows import MaskDropout, mask_future, refuse_second_order
+from ._carried_tiles import CarriedSettings
+from ._dropout import draw_seed, draw_seed_tensor
+from ._engine import tile_engine
+from ._strips import SoftmaxSettings, mask_future, refuse_second_order
 from ._tiling import ScoreLayout
-from .state import HiddenState
+from .state import Engine, HiddenState
 
 OVERWRITTEN = (
     "the scores of this state are gone: the backward pass has written their gradient over them; "
@@ -26,7 +25,7 @@ OVERWRITTEN = (
 )
 CONSUMED = (
     "this state was consumed: with gradients off the next layer writes its scores over it; "
-    "hand on state.clone() to keep it."
+    "pass on state.clone() to keep it."
 )
 SECOND_BACKWARD = (
     "backward through this attention layer a second time is not possible: the first one wrote gradients over its "
@@ -35,7 +34,7 @@ SECOND_BACKWARD = (
 
 
 class BufferStatus:
-    """Why the memory of a state can no longer be read, shared by the state and its autograd node."""
+    """Whether a score buffer still holds H_n, shared by the state and the autograd node that may overwrite it."""
 
     __slots__ = ("invalid_reason",)
 
@@ -47,17 +46,26 @@ class CarriedState(HiddenState):
     """H_n in one flat buffer, strip after strip.
 
     `scores()` is a copy and differentiable. After a causal layer the scores of later keys, which are never computed,
-    are -inf in it. With gradients off, the layer that goes on from a state writes over it; reading it again raises.
+    are -inf in it. With gradients off, the next layer writes over the state it continues from; reading it again raises.
     """
 
     backend = "carried"
 
-    def __init__(self, layer: int, like: HiddenState | Tensor, keys: int, hidden: Tensor, causal: bool) -> None:
-        super().__init__(layer, (*like.shape[:3], keys), hidden.dtype, hidden.device)
+    def __init__(
+        self,
+        layer: int,
+        shape: tuple[int, int, int, int],
+        hidden: Tensor,
+        *,
+        causal: bool,
+        engine: Engine,
+        status: BufferStatus | None = None,
+    ) -> None:
+        super().__init__(layer, shape, hidden.dtype, hidden.device, engine)
         self.hidden = hidden  # flat
         self.causal = causal
-        self.saved = False  # an autograd node needs the memory
-        self.status = BufferStatus()
+        self.saved = status is not None  # an autograd node needs the memory
+        self.status = BufferStatus() if status is None else status
 
     @property
     def layout(self) -> ScoreLayout:
@@ -83,12 +91,21 @@ class CarriedState(HiddenState):
         return full.view(batch, heads, -1, keys)
 
     def clone(self) -> CarriedState:
-        return CarriedState(self.layer, self, self.shape[3], self.readable().clone(), self.causal)
+        return CarriedState(self.layer, self.shape, self.readable().clone(), causal=self.causal, engine=self.engine)
 
     def readable(self) -> Tensor:
         """The buffer, if it still holds H_n."""
         if self.status.invalid_reason is not None:
             raise RuntimeError(self.status.invalid_reason)
+        return self.hidden
+
+    def consume(self, layout: ScoreLayout) -> Tensor | None:
+        """The buffer for the next layer to write over, or None where something else may still read it."""
+        if self.saved or torch.is_grad_enabled() or self.hidden.requires_grad or self.layout != layout:
+            return None
+        if self.hidden.is_inference() and not torch.is_inference_mode_enabled():
+            return None
+        self.status.invalid_reason = CONSUMED
         return self.hidden
 
 
@@ -109,50 +126,39 @@ def carried_attention(
     if state is not None and state.causal and not is_causal:
         raise ValueError(
             "the state comes from a causal layer, which has no scores of later keys; "
-            "go on with is_causal=True, or call the causal layers with an attn_mask instead."
+            "continue with is_causal=True, or call the causal layers with an attn_mask instead."
         )
     old = None if state is None or keep == 0.0 else state.readable()
-    keys, layer = k.shape[2], 1 if state is None else state.layer + 1
-    in_cpp = native.serves(q, attn_mask)
+    old_causal = is_causal if state is None else state.causal
+    engine = tile_engine(q, attn_mask)
+    status = None
     if torch.compiler.is_compiling():
-        old_causal = is_causal if state is None else state.causal
-        out, hidden = compiled.carried(
-            q, k, v, old, attn_mask, keep, take * scale, is_causal, old_causal, dropout_p, in_cpp
+        out, hidden, _ = operators.carried_forward(
+            q,
+            k,
+            v,
+            old,
+            attn_mask,
+            draw_seed_tensor(dropout_p),
+            keep=keep,
+            gain=take * scale,
+            old_causal=old_causal,
+            is_causal=is_causal,
+            dropout_p=dropout_p,
+            engine=engine,
         )
-        return out, CarriedState(layer, q, keys, hidden, is_causal)
-    layout = ScoreLayout(q.shape[2], keys, is_causal)
-    mask_dropout = MaskDropout((*q.shape[:3], keys), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-    step = CarriedStep(keep, take * scale, layout, layout if state is None else state.layout, mask_dropout, in_cpp)
-    if torch.is_grad_enabled() and _needs_gradient(q, k, v, old, attn_mask):
-        out, hidden, status = _differentiable(q, k, v, old, attn_mask, step)
-        new = CarriedState(layer, q, keys, hidden, is_causal)
-        new.saved, new.status = True, status
-        return out, new
-    if state is not None and old is not None and _consumable(state, layout):
-        hidden = state.hidden
-        state.status.invalid_reason = CONSUMED
     else:
-        hidden = step.new_buffer(q)
-    out, _ = tiles.forward(q, k, v, old, hidden, step)
-    return out, CarriedState(layer, q, keys, hidden, is_causal)
-
-
-def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return any(t is not None and t.requires_grad for t in tensors)
-
-
-def _consumable(state: CarriedState, layout: ScoreLayout) -> bool:
-    if state.saved or torch.is_grad_enabled() or state.hidden.requires_grad or state.layout != layout:
-        return False
-    return torch.is_inference_mode_enabled() or not state.hidden.is_inference()
-
-
-def _differentiable(
-    q: Tensor, k: Tensor, v: Tensor, old: Tensor | None, attn_mask: Tensor | None, step: CarriedStep
-) -> tuple[Tensor, Tensor, BufferStatus]:
-    status = BufferStatus()
-    out, hidden = CarriedLayer.apply(q, k, v, old, attn_mask, step, status)  # type: ignore[no-untyped-call]
-    return out, hidden, status
+        softmax = SoftmaxSettings((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
+        settings = CarriedSettings(keep, take * scale, old_causal, softmax, engine)
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, old, attn_mask)):
+            status = BufferStatus()
+            out, hidden = CarriedLayer.apply(q, k, v, old, attn_mask, settings, status)  # type: ignore[no-untyped-call]
+        else:
+            consumed = None if state is None or old is None else state.consume(settings.layout)
+            hidden = settings.new_buffer(settings.layout, q) if consumed is None else consumed
+            out, _ = tiles.forward(q, k, v, old, hidden, settings)
+    layer, shape = 1 if state is None else state.layer + 1, (*q.shape[:3], k.shape[2])
+    return out, CarriedState(layer, shape, hidden, causal=is_causal, engine=engine, status=status)
 
 
 class CarriedLayer(torch.autograd.Function):
@@ -166,14 +172,14 @@ class CarriedLayer(torch.autograd.Function):
         v: Tensor,
         old: Tensor | None,
         attn_mask: Tensor | None,
-        step: CarriedStep,
+        settings: CarriedSettings,
         status: BufferStatus,
     ) -> tuple[Tensor, Tensor]:
-        hidden = step.new_buffer(q)
-        out, logsumexp = tiles.forward(q, k, v, old, hidden, step)
+        hidden = settings.new_buffer(settings.layout, q)
+        out, logsumexp = tiles.forward(q, k, v, old, hidden, settings)
         ctx.save_for_backward(q, k, v, out, hidden, logsumexp)
         ctx.set_materialize_grads(False)
-        ctx.step, ctx.status = step, status
+        ctx.settings, ctx.status = settings, status
         return out, hidden
 
     @staticmethod
@@ -181,21 +187,29 @@ class CarriedLayer(torch.autograd.Function):
         refuse_second_order()
         if ctx.status.invalid_reason is not None:
             raise RuntimeError(SECOND_BACKWARD)
-        step: CarriedStep = ctx.step
-        q, k, v, out, hidden, logsumexp = ctx.saved_tensors
         ctx.status.invalid_reason = OVERWRITTEN
+        settings: CarriedSettings = ctx.settings
+        q, k, v, out, hidden, logsumexp = ctx.saved_tensors
+        _, _, _, needs_old, needs_mask, _, _ = ctx.needs_input_grad
         hidden = hidden.detach()
-        if grad_out is None:
-            grad_out = torch.zeros_like(out)
-        grad_old = None
-        if ctx.needs_input_grad[3]:
+        grad_old = grad_mask = None
+        if needs_old:
             # H_n is not needed any more; the gradient of H_{n-1} goes over it.
-            grad_old = hidden if step.old_layout == step.layout else _buffer_like(hidden, q, step.old_layout)
-        mask = step.mask_dropout.attn_mask
-        grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[4] else None
-        dq, dk, dv = tiles.backward(grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, grad_old, grad_mask, step)
+            same = settings.old_layout == settings.layout
+            grad_old = hidden if same else settings.new_buffer(settings.old_layout, q)
+        if needs_mask and settings.softmax.attn_mask is not None:
+            grad_mask = torch.zeros_like(settings.softmax.attn_mask)
+        dq, dk, dv = tiles.backward(
+            torch.zeros_like(out) if grad_out is None else grad_out,
+            grad_hidden,
+            q,
+            k,
+            v,
+            out,
+            hidden,
+            logsumexp,
+            grad_old=grad_old,
+            grad_mask=grad_mask,
+            settings=settings,
+        )
         return dq, dk, dv, grad_old, grad_mask, None, None
-
-
-def _buffer_like(hidden: Tensor, q: Tensor, layout: ScoreLayout) -> Tensor:
-    return POOL.take(q.shape[0] * q.shape[1] * layout.per_head, hidden.dtype, hidden.device)

@@ -1,7 +1,7 @@
-"""Which attention weights are dropped: a function of a seed and the place, so that no mask need be stored.
+"""Which attention weights are dropped: a hash of a seed and the weight's position, so that no mask is stored.
 
-Forward and backward, torch and C++, whole matrices and tiles thus drop the same weights. The seed comes from torch's
-default generator.
+Forward and backward, torch and C++, whole matrices and tiles therefore drop the same weights. The seed comes from
+torch's default generator.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ _STEP = 0x9E3779B9  # 2^32 / golden ratio: spreads neighbouring columns
 
 
 def draw_seed(dropout_p: float) -> int:
-    """A seed from torch's default generator; 0, and nothing drawn, without dropout."""
-    return int(torch.randint(2**62, ())) if dropout_p > 0.0 else 0
+    """A seed from torch's default generator; 0, without drawing one, if nothing is dropped."""
+    return seed_value(draw_seed_tensor(dropout_p))
+
+
+def draw_seed_tensor(dropout_p: float) -> Tensor | None:
+    """The same seed as a tensor, which torch.compile can trace."""
+    return torch.randint(2**62, ()) if dropout_p > 0.0 else None
+
+
+def seed_value(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
 
 
 def dropout_factors(
@@ -28,17 +37,12 @@ def dropout_factors(
     row = _mix((row & _WORD) ^ (seed & _WORD))
     row = _mix(row ^ (seed >> 32))
     column = (torch.arange(keys, device=device) * _STEP) & _WORD
-    chance = _mix(column ^ row)  # uniform on 0 .. 2^32 - 1
-    return (chance >= threshold(dropout_p)) * rescaling(dropout_p)
+    bits = _mix(column ^ row)  # uniform on 0 .. 2^32 - 1
+    return (bits >= round(dropout_p * 2**32)) * survivor_factor(dropout_p)
 
 
-def threshold(dropout_p: float) -> int:
-    """A weight survives if its 32 random bits are at least this."""
-    return round(dropout_p * 2**32)
-
-
-def rescaling(dropout_p: float) -> float:
-    """What a surviving weight is multiplied by; the mean stays what it was."""
+def survivor_factor(dropout_p: float) -> float:
+    """The factor 1/(1 - p) on a weight that is not dropped, which preserves the mean."""
     return 0.0 if dropout_p == 1.0 else 1.0 / (1.0 - dropout_p)
 
 

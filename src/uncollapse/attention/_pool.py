@@ -1,7 +1,7 @@
-"""Score buffers used again from step to step: the pages of a fresh one cost more than the attention itself.
+"""Score buffers reused from step to step: the page faults of a fresh one cost more than the attention itself.
 
-A buffer is an ordinary tensor. Its memory comes back when the last tensor that shares it is gone (the autograd node
-that saved it, the state that holds it, a gradient on its way), never earlier; nobody has to give anything back.
+A buffer is an ordinary tensor. Its memory returns to the pool when the last tensor that shares it is gone (saved by an
+autograd node, held by a state, a gradient being passed down), never earlier; no caller has to return it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 POOLED_BYTES = 1 << 20  # smaller buffers are as fast from torch's own allocator
-SLACK = 1.5  # a free block may be this many times larger than what is asked for
+SLACK = 1.5  # a free block may be this many times larger than the request
 IDLE_REQUESTS = 64  # a block that was free for this many requests, and four times as many as there are blocks, is freed
 
 
@@ -70,13 +70,13 @@ class ScorePool:
             self._lent -= 1
 
     def held_bytes(self) -> int:
-        """Memory that waits to be used again."""
+        """Memory of the blocks that are not in use."""
         with self._lock:
             self._collect()
             return sum(b.memory.numel() for b in self._free)
 
     def release(self) -> None:
-        """Give the memory that waits to be used again back to the system."""
+        """Free the blocks that are not in use."""
         with self._lock:
             self._collect()
             self._free.clear()

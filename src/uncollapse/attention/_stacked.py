@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _compiled as compiled
-from . import _native as native
+from . import _stacked_operators as operators
 from . import _stacked_tiles as tiles
-from ._dropout import draw_seed
-from ._rows import MaskDropout, refuse_second_order
-from ._stacked_tiles import StackedStep
-from .state import HiddenState, score_dtype
+from ._dropout import draw_seed, draw_seed_tensor
+from ._engine import tile_engine
+from ._stacked_tiles import StackedSettings
+from ._strips import SoftmaxSettings, refuse_second_order
+from .state import Engine, HiddenState, score_dtype
 
 
 class ScoreTerm(NamedTuple):
-    """What one layer adds to H_n: weight Q K^T."""
+    """One layer's term of H_n: weight Q K^T."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
@@ -29,24 +29,24 @@ class ScoreTerm(NamedTuple):
 
 
 class StackedState(HiddenState):
-    """H_n as the layers it is the sum of: H_n = sum_l weight_l Q_l K_l^T.
+    """H_n as the terms it is the sum of: H_n = sum_l weight_l Q_l K_l^T.
 
-    `scores()` makes the matrix when it is called, and is differentiable. Nothing is ever consumed.
+    `scores()` computes the matrix when it is called, and is differentiable. A state is never consumed.
     """
 
     backend = "stacked"
 
-    def __init__(self, layer: int, past: tuple[ScoreTerm, ...]) -> None:
-        q, k, _ = past[-1]
-        super().__init__(layer, (*q.shape[:3], k.shape[2]), score_dtype(q.dtype), q.device)
-        self.past = past
+    def __init__(self, layer: int, terms: tuple[ScoreTerm, ...], engine: Engine) -> None:
+        q, k, _ = terms[-1]
+        super().__init__(layer, (*q.shape[:3], k.shape[2]), score_dtype(q.dtype), q.device, engine)
+        self.terms = terms
 
     def scores(self) -> Tensor:
         return self.rows(0, self.shape[2])
 
     def rows(self, start: int, stop: int) -> Tensor:
         total = None
-        for q, k, weight in self.past:
+        for q, k, weight in self.terms:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
             part = weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
             total = part if total is None else total + part
@@ -54,7 +54,8 @@ class StackedState(HiddenState):
         return total
 
     def clone(self) -> StackedState:
-        return StackedState(self.layer, tuple(ScoreTerm(q.clone(), k.clone(), w) for q, k, w in self.past))
+        terms = tuple(ScoreTerm(q.clone(), k.clone(), weight) for q, k, weight in self.terms)
+        return StackedState(self.layer, terms, self.engine)
 
 
 def stacked_attention(
@@ -72,54 +73,69 @@ def stacked_attention(
     window: int | None = None,
 ) -> tuple[Tensor, StackedState]:
     """One layer: out = softmax(sum_l weight_l Q_l K_l^T) V over the layers so far, or the last `window` of them."""
-    before = () if state is None else tuple(ScoreTerm(p.q, p.k, keep * p.weight) for p in state.past)
-    past = _significant((*before, ScoreTerm(q, k, take * scale)), window)
-    qs, ks, weights = [p.q for p in past], [p.k for p in past], [p.weight for p in past]
-    new = StackedState(1 if state is None else state.layer + 1, past)
-    alike = all(p.q.shape == q.shape and p.k.shape == k.shape for p in past)  # else they do not fit side by side
-    in_cpp = alike and native.serves(q, attn_mask)
+    inherited = () if state is None else tuple(ScoreTerm(t.q, t.k, keep * t.weight) for t in state.terms)
+    terms = _significant((*inherited, ScoreTerm(q, k, take * scale)), window)
+    qs, ks, weights = [t.q for t in terms], [t.k for t in terms], tuple(t.weight for t in terms)
+    same_shape = all(t.q.shape == q.shape and t.k.shape == k.shape for t in terms)
+    engine: Engine = tile_engine(q, attn_mask) if same_shape else "torch"  # C++ lays the terms side by side
+    new = StackedState(1 if state is None else state.layer + 1, terms, engine)
     if torch.compiler.is_compiling():
-        return compiled.stacked(qs, ks, v, attn_mask, weights, is_causal, dropout_p, in_cpp), new
-    mask_dropout = MaskDropout((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-    terms = StackedStep(tuple(weights), mask_dropout, in_cpp)
+        out, _ = operators.stacked_forward(
+            qs,
+            ks,
+            v,
+            attn_mask,
+            draw_seed_tensor(dropout_p),
+            weights=weights,
+            is_causal=is_causal,
+            dropout_p=dropout_p,
+            engine=engine,
+        )
+        return out, new
+    softmax = SoftmaxSettings(new.shape, attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
+    settings = StackedSettings(weights, softmax, engine)
     if torch.is_grad_enabled():
-        out = StackedLayer.apply(terms, v, attn_mask, *qs, *ks)  # type: ignore[no-untyped-call]
+        out = StackedLayer.apply(settings, v, attn_mask, *qs, *ks)  # type: ignore[no-untyped-call]
     else:
-        out, _ = tiles.forward(qs, ks, v, terms)
+        out, _ = tiles.forward(qs, ks, v, settings)
     return out, new
 
 
-def _significant(past: tuple[ScoreTerm, ...], window: int | None) -> tuple[ScoreTerm, ...]:
-    """The layers of the window whose weight is not lost in the rounding of the largest one's scores."""
-    past = past if window is None else past[-window:]
-    largest = max(abs(p.weight) for p in past)
-    rounding = torch.finfo(score_dtype(past[-1].q.dtype)).eps * largest
-    older = tuple(p for p in past[:-1] if abs(p.weight) > rounding)
-    return (*older, past[-1])  # the newest stays whatever its weight: its inputs are part of the graph
+def _significant(terms: tuple[ScoreTerm, ...], window: int | None) -> tuple[ScoreTerm, ...]:
+    """The terms of the last `window` layers whose weight is above the rounding of the largest term."""
+    terms = terms if window is None else terms[-window:]
+    largest = max(abs(t.weight) for t in terms)
+    rounding = torch.finfo(score_dtype(terms[-1].q.dtype)).eps * largest
+    older = tuple(t for t in terms[:-1] if abs(t.weight) > rounding)
+    return (*older, terms[-1])  # the newest stays whatever its weight: its inputs are part of the graph
 
 
 class StackedLayer(torch.autograd.Function):
-    """One layer under autograd; every past layer's queries and keys get their share of its gradient."""
+    """One layer under autograd; the queries and keys of every term get their share of its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, terms: StackedStep, v: Tensor, attn_mask: Tensor | None, *past: Tensor) -> Tensor:
-        qs, ks = _halves(past)
-        out, logsumexp = tiles.forward(qs, ks, v, terms)
-        ctx.save_for_backward(v, out, logsumexp, *past)
-        ctx.terms = terms
+    def forward(
+        ctx: Any, settings: StackedSettings, v: Tensor, attn_mask: Tensor | None, *queries_and_keys: Tensor
+    ) -> Tensor:
+        qs, ks = _halves(queries_and_keys)
+        out, logsumexp = tiles.forward(qs, ks, v, settings)
+        ctx.save_for_backward(v, out, logsumexp, *queries_and_keys)
+        ctx.settings = settings
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_order()
-        v, out, logsumexp, *past = ctx.saved_tensors
-        qs, ks = _halves(past)
-        mask = ctx.terms.mask_dropout.attn_mask
-        grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[2] else None
-        dv, dqs, dks = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask, ctx.terms)
+        settings: StackedSettings = ctx.settings
+        v, out, logsumexp, *queries_and_keys = ctx.saved_tensors
+        qs, ks = _halves(queries_and_keys)
+        _, _, needs_mask, *_ = ctx.needs_input_grad
+        mask = settings.softmax.attn_mask
+        grad_mask = torch.zeros_like(mask) if needs_mask and mask is not None else None
+        dqs, dks, dv = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
         return None, dv, grad_mask, *dqs, *dks
 
 
-def _halves(past: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    half = len(past) // 2
-    return past[:half], past[half:]
+def _halves(queries_and_keys: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    depth = len(queries_and_keys) // 2
+    return queries_and_keys[:depth], queries_and_keys[depth:]

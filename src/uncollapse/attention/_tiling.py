@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-TILE = 64  # query rows a strip: 64 x 1,024 float32 scores fill half of a common second-level cache
+TILE = 64  # query rows per strip: 64 x 1,024 float32 scores fill half of a common second-level cache
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class ScoreLayout:
-    """The scores (Q, K) of one head, strip after strip, as one run of memory.
+    """The scores (Q, K) of one head in contiguous memory, strip after strip.
 
     A causal layout stores no tile above the diagonal, which is almost half of the matrix.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ._carried import carried_attention
 from ._stacked import stacked_attention
-from .memory import choose
+from .memory import choose_backend
 from .reference import reference_attention
 from .rule import ScoreRule, Start, chosen_rule
 from .state import HiddenState, score_dtype
@@ -29,6 +29,7 @@ def hopfield_attention(
     k: Tensor,
     v: Tensor,
     state: HiddenState | None = None,
+    *,
     alpha_hidden: float = 0.5,
     start: Start = "zero",
     attn_mask: Tensor | None = None,
@@ -62,13 +63,13 @@ def hopfield_attention(
         enable_gqa: allow fewer key/value heads than query heads.
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
         backend: "carried" (fast, one score matrix), "stacked" (memory linear in the sequence), "reference" (to be
-            read), or "auto": in layer 1, "carried" if its scores fit. A state goes on with its own backend.
+            read), or "auto": in layer 1, "carried" if its scores fit. Later layers use the backend of their state.
         window: with "stacked": keep only the last `window` layers, an approximation. By default layers are dropped
             only where their weight is below the rounding of the scores.
-        depth: how many layers will follow one another, a hint for "auto".
+        depth: number of layers of the model, a hint for "auto".
 
     Returns:
-        The output (B, H, Q, Dv) and the state to hand to the next layer. A query that sees no key gives zeros.
+        The output (B, H, Q, Dv) and the state to pass to the next layer. A query that sees no key gives zeros.
 
     >>> import torch, uncollapse as uc
     >>> q, k, v = torch.randn(3, 1, 2, 5, 4)
@@ -88,11 +89,14 @@ def hopfield_attention(
     if state is not None:
         _check_state(state, q, k)
     _check_continuation(backend, state, window)
-    name = state.backend if state is not None else choose(q, k, is_causal, depth) if backend == "auto" else backend
+    if state is not None:
+        backend = state.backend
+    elif backend == "auto":
+        backend = choose_backend(q, k, is_causal, depth)
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
     more = {} if window is None else {"window": window}
     with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
-        return BACKENDS[name](
+        return BACKENDS[backend](
             q,
             k,
             v,
@@ -182,7 +186,7 @@ def _check_continuation(backend: str, state: HiddenState | None, window: int | N
     check_backend(backend)
     if state is not None and backend not in ("auto", state.backend):
         raise ValueError(
-            f"the state was made by backend {state.backend!r} and cannot go on with {backend!r}; "
+            f"the state was made by backend {state.backend!r} and cannot continue with {backend!r}; "
             "use one backend in all layers."
         )
     if window is not None:

@@ -1,4 +1,4 @@
-"""AttentionOnly: the papers' network of attention layers and nothing else.
+"""AttentionOnly: the papers' network, which consists of attention layers alone.
 
 Shapes: B batch, T tokens, M model width, H heads, D = M / H head size.
 """
@@ -65,7 +65,7 @@ class AttentionLayer(nn.Module):
 
 
 class AttentionOnly(nn.Module):
-    """Attention layers one upon the other, without MLPs: x_{n+1} = alpha y_n + (1 - alpha) W_O softmax(H_n) V_n.
+    """A stack of attention layers without MLPs: x_{n+1} = alpha y_n + (1 - alpha) W_O softmax(H_n) V_n.
 
     y_n is what enters the attention: x_n, or LayerNorm(x_n). `forward` returns the tokens after every layer.
 
@@ -94,6 +94,7 @@ class AttentionOnly(nn.Module):
         depth: int,
         width: int,
         heads: int,
+        *,
         alpha: float | None = None,
         alpha_hidden: float = 0.5,
         start: Start = "zero",

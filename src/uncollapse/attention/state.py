@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+
+Engine = Literal["cpp", "torch"]  # what runs the arithmetic of a layer
 
 
 class HiddenState(ABC):
     """The hidden state H_n of one forward pass after layer n; returned by `hopfield_attention`.
 
-    Each backend has its own form of it; all of them answer the same questions. It is an explicit
-    value: nothing about a forward pass is kept anywhere else.
+    Each backend stores it in its own way, behind one interface. It is an explicit value: nothing about a forward pass
+    is kept anywhere else.
 
     >>> import torch, uncollapse as uc
     >>> q = k = v = torch.randn(1, 2, 5, 4)
@@ -24,11 +26,24 @@ class HiddenState(ABC):
 
     backend: ClassVar[str]
 
-    def __init__(self, layer: int, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        layer: int,
+        shape: tuple[int, int, int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: Engine = "torch",
+    ) -> None:
         self.layer = layer  # n: how many layers this state has gone through
         self.shape = shape  # (B, H, Q, K)
         self.dtype = dtype  # of the scores: float32 for bfloat16 and float16 inputs
         self.device = device
+        self._engine: Engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        """What ran layer n: "cpp" for the compiled tiles, "torch" for torch operations."""
+        return self._engine
 
     @abstractmethod
     def scores(self) -> Tensor:
@@ -40,10 +55,13 @@ class HiddenState(ABC):
 
     @abstractmethod
     def clone(self) -> HiddenState:
-        """A state of its own that stays usable whatever happens to this one."""
+        """An independent copy, which stays usable whatever happens to this state."""
 
     def __repr__(self) -> str:
-        return f"HiddenState(layer={self.layer}, shape={self.shape}, dtype={self.dtype}, backend={self.backend!r})"
+        return (
+            f"HiddenState(layer={self.layer}, shape={self.shape}, dtype={self.dtype}, "
+            f"backend={self.backend!r}, engine={self.engine!r})"
+        )
 
 
 def score_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -1,1 +1,1 @@
-"""Side-by-side measurements: what inherited scores cost against torch's own attention."""
+"""Measurements of what inherited scores cost in time and memory against torch's own attention."""

@@ -1,4 +1,4 @@
-"""The attention stacks of every contestant raced against SDPA, shape after shape."""
+"""Time and peak memory of a stack of attention layers, for every implementation against SDPA."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import replace
 
 import torch
 
-from .contestants import CANDIDATES, SDPA, Candidate
 from .estimate import memory
-from .measurement import FORWARD, TRAINING, Measurement, figures
+from .implementations import IMPLEMENTATIONS, SDPA, Implementation
+from .measurement import FORWARD, TRAINING, Measurement, with_timings
 from .memory import peak_added, settle, too_large
-from .shapes import Layers, StackShape
-from .timing import Run, Timings, race, timed
+from .stack_shape import LayerInputs, StackShape
+from .timing import Timings, Workload, time_alternately, timed
 
 SEED = 0
-LONG = 30.0  # seconds of a pass that is timed on its first run, and only then
+LONG = 30.0  # seconds; a pass that takes longer is timed once, on its first run
 
 
-def run_of(contestant: Candidate, layers: Layers, causal: bool, training: bool) -> Run:
+def stack_workload(implementation: Implementation, layers: LayerInputs, causal: bool, training: bool) -> Workload:
     """One pass through a stack: forward without gradients, or forward and backward to every input."""
 
     def forward() -> None:
         with torch.no_grad():
-            for _ in contestant.stack(layers, causal):
+            for _ in implementation.stack(layers, causal):
                 pass
 
     def forward_backward() -> None:
         leaves = [tensor for layer in layers for tensor in layer]
-        outs = list(contestant.stack(layers, causal))
+        outs = list(implementation.stack(layers, causal))
         torch.autograd.grad(outs, leaves, [gradient] * len(outs))
 
     if not training:
@@ -38,47 +38,48 @@ def run_of(contestant: Candidate, layers: Layers, causal: bool, training: bool) 
     return forward_backward
 
 
-def attention_cells(
+def measure_attention(
     shapes: Sequence[StackShape],
     rounds: int,
     budget: float,
     limit: float,
-    contestants: Sequence[Candidate] = CANDIDATES,
+    implementations: Sequence[Implementation] = IMPLEMENTATIONS,
 ) -> Iterator[Measurement]:
-    """Yield one cell a contestant, shape and pass; `budget` seconds a race, `limit` seconds a run.
+    """Yield one measurement per shape, pass and implementation.
 
-    SDPA is raced too, against itself: how far its ratio is from 1 is the noise of the machine.
+    No new round starts after `budget` seconds, and a single run may take at most `limit` seconds. SDPA is also timed
+    against itself: the distance of that ratio from 1 is the noise of the machine.
     """
-    known: dict[tuple[str, bool, bool], tuple[int, float]] = {}  # the longest length so far, and its seconds
+    known: dict[tuple[str, bool, bool], tuple[int, float]] = {}  # length and seconds of the last run
     for shape in shapes:
         for training in (False, True):
             sdpa_peak: float | None = None
-            for contestant in contestants:
-                key = (contestant.name, training, shape.causal)
-                note = too_large(memory(contestant.name, shape, training)) or too_long(known.get(key), shape, limit)
-                cell = blank(contestant, shape, training)
+            for implementation in implementations:
+                key = (implementation.name, training, shape.causal)
+                note = too_large(memory(implementation.name, shape, training)) or too_long(known.get(key), shape, limit)
+                measurement = not_yet_measured(implementation, shape, training)
                 if note is None:
-                    cell = _measure(cell, contestant, shape, training, rounds, budget, sdpa_peak)
+                    measurement = _measure(measurement, implementation, shape, training, rounds, budget, sdpa_peak)
                 else:
-                    cell = replace(cell, note=note)
-                if cell.seconds is not None:
-                    known[key] = (shape.length, cell.seconds)
-                sdpa_peak = cell.peak_mb if contestant is SDPA else sdpa_peak
-                yield cell
+                    measurement = replace(measurement, note=note)
+                if measurement.seconds is not None:
+                    known[key] = (shape.length, measurement.seconds)
+                sdpa_peak = measurement.peak_mb if implementation is SDPA else sdpa_peak
+                yield measurement
     settle()
 
 
-def blank(contestant: Candidate, shape: StackShape, training: bool) -> Measurement:
-    """A cell with nothing measured yet."""
+def not_yet_measured(implementation: Implementation, shape: StackShape, training: bool) -> Measurement:
+    """A measurement without numbers."""
     work = TRAINING if training else FORWARD
-    return Measurement("attention", contestant.name, SDPA.name, shape.name, shape.length, shape.causal, work)
+    return Measurement("attention", implementation.name, SDPA.name, shape.name, shape.length, shape.causal, work)
 
 
 def too_long(known: tuple[int, float] | None, shape: StackShape, limit: float) -> str | None:
-    """Why a run is not started: a shorter one says that it would take more than `limit` seconds.
+    """Why a run is skipped: extrapolated from a shorter length, it would take more than `limit` seconds.
 
     >>> too_long((1024, 10.0), StackShape(length=4096), limit=100)
-    'not run: would take about 160 s a run by what 1024 tokens took, and the limit is 100 s'
+    'not run: 1024 tokens took 10 s, so a run would take about 160 s, and the limit is 100 s'
     """
     if known is None:
         return None
@@ -87,13 +88,14 @@ def too_long(known: tuple[int, float] | None, shape: StackShape, limit: float) -
     if expected <= limit:
         return None
     return (
-        f"not run: would take about {expected:.0f} s a run by what {length} tokens took, and the limit is {limit:g} s"
+        f"not run: {length} tokens took {seconds:.3g} s, so a run would take about {expected:.3g} s, "
+        f"and the limit is {limit:g} s"
     )
 
 
 def _measure(
-    cell: Measurement,
-    contestant: Candidate,
+    measurement: Measurement,
+    implementation: Implementation,
     shape: StackShape,
     training: bool,
     rounds: int,
@@ -101,15 +103,17 @@ def _measure(
     sdpa_peak: float | None,
 ) -> Measurement:
     layers = shape.inputs(SEED)
-    missing = contestant.missing(layers)
+    missing = implementation.missing(layers)
     if missing is not None:
-        return replace(cell, note=f"not run: {missing}")
-    against = run_of(SDPA, layers, shape.causal, training)
-    run = run_of(contestant, layers, shape.causal, training)
-    settle()  # the two first passes start alike
+        return replace(measurement, note=f"not run: {missing}")
+    against = stack_workload(SDPA, layers, shape.causal, training)
+    run = stack_workload(implementation, layers, shape.causal, training)
+    settle()  # both first passes start from the same state
     first_against = timed(against)
     first: list[float] = []
     peak = peak_added(lambda: first.append(timed(run)))
-    # First passes warm up. In one this long there is little of that, and it counts.
-    laps = Timings((first[0],), (first_against,)) if first[0] > LONG else race(run, against, rounds, budget)
-    return figures(cell, laps, peak, sdpa_peak)
+    if first[0] > LONG:  # warm-up is a negligible part of a pass this long
+        timings = Timings((first[0],), (first_against,))
+    else:
+        timings = time_alternately(run, against, rounds, budget)
+    return with_timings(measurement, timings, peak, sdpa_peak)

@@ -1,4 +1,4 @@
-"""What `backend="auto"` would take for a shape, here and now."""
+"""Which backend `backend="auto"` would choose for a shape with the memory that is free now."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 from uncollapse.attention.memory import FREE_SHARE, carried_bytes, free_bytes
 
-from .shapes import StackShape
+from .stack_shape import StackShape
 
 
-def what_auto_takes(shape: StackShape) -> list[str]:
-    """A sentence for training and one for a forward pass without gradients.
+def auto_choice(shape: StackShape) -> list[str]:
+    """One sentence for training and one for a forward pass without gradients.
 
-    >>> what_auto_takes(StackShape(length=64))[1]
-    'auto takes carried for a forward pass without gradients: its scores need 0.0 GB, ... GB may be used here.'
+    >>> auto_choice(StackShape(length=64))[1]
+    'auto chooses carried for a forward pass without gradients: its scores need 0.0 GB, ... GB may be used here.'
     """
     q = torch.empty(shape.batch, shape.heads, shape.length, shape.size, device="meta")
     usable = FREE_SHARE * free_bytes(torch.device("cpu"))
@@ -22,7 +22,7 @@ def what_auto_takes(shape: StackShape) -> list[str]:
         needed = carried_bytes(q, q, shape.causal, shape.layers, needs_gradient=training)
         name = "carried" if needed <= usable else "stacked"
         sentences.append(
-            f"auto takes {name} for {work}: {'its' if name == 'carried' else 'the'} scores "
+            f"auto chooses {name} for {work}: {'its' if name == 'carried' else 'the'} scores "
             f"{'need' if name == 'carried' else 'of carried would need'} {needed / 1e9:.1f} GB, "
             f"{usable / 1e9:.1f} GB may be used here."
         )

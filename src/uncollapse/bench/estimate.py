@@ -1,7 +1,7 @@
-"""Arithmetic and memory of every form of attention from its shape, without running it.
+"""Arithmetic and memory of every implementation of attention, computed from the shape without running it.
 
-Arithmetic counts the products of matrices, two operations a multiplication; the softmax is left out. Memory is in
-float32: what a pass adds at its peak, and the queries, keys and values that it holds on to.
+Arithmetic counts matrix products, with two operations per multiply-add; the softmax is left out. Memory is in float32:
+what a pass adds at its peak, and the queries, keys and values that it keeps.
 
 Shapes: B batch, H query heads, G key/value heads, D head size.
 """
@@ -13,30 +13,28 @@ from dataclasses import dataclass
 
 import torch
 
-from uncollapse.attention._tiling import ScoreLayout
+from uncollapse.attention.memory import scores_per_head
 
-from .contestants import RULE
-from .shapes import StackShape
+from .implementations import RULE
+from .stack_shape import StackShape
 
 FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
-class CostEstimate:
-    """What one contestant computes and keeps."""
+class CostModel:
+    """What one implementation computes and keeps, per layer or for a stack of `layers`."""
 
-    tiled: bool  # leaves out the tiles above the diagonal of a causal layer
-    forward_products: Callable[[int], int]  # of layer n = 1, 2, ...
+    tiled: bool  # skips the tiles above the diagonal of a causal layer
+    forward_products: Callable[[int], int]  # in layer n = 1, 2, ...
     backward_products: Callable[[int], int]
-    forward_scores: int  # score matrices that are there at once, without gradients
-    training_scores: Callable[[int], int]  # the same with gradients, for so many layers
-    training_tokens: Callable[[int], int] = lambda layers: (
-        0
-    )  # gradients on their way, each the size of Q and K together
+    forward_scores: int  # score matrices alive at once, without gradients
+    training_scores: Callable[[int], int]  # the same with gradients
+    training_tokens: Callable[[int], int] = lambda layers: 0  # pending gradients, each the size of Q and K together
 
 
 def summed(layer: int) -> int:
-    """How many layers' products `stacked` adds up in layer n: those whose weight is not lost in float32's rounding.
+    """Number of layers whose products `stacked` adds up in layer n: those with a weight above float32's rounding.
 
     >>> summed(12), summed(100)
     (12, 23)
@@ -58,14 +56,14 @@ def _four(layer: int) -> int:
     return 4
 
 
-FORMS = {  # a name of `contestants` -> its form
-    "SDPA": CostEstimate(True, _two, lambda n: 5, 0, lambda layers: 0),
-    "plain attention": CostEstimate(False, _two, _four, 3, lambda layers: layers + 3),
-    "plain hopfield": CostEstimate(False, _two, _four, 4, lambda layers: layers + 4),
-    "SDPA + mask": CostEstimate(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
-    "carried, C++": CostEstimate(True, _two, _four, 1, lambda layers: layers),
-    "carried, torch": CostEstimate(True, _two, _four, 1, lambda layers: layers),
-    "stacked": CostEstimate(
+COST_MODELS = {  # name in IMPLEMENTATIONS: its cost model
+    "SDPA": CostModel(True, _two, lambda n: 5, 0, lambda layers: 0),
+    "plain attention": CostModel(False, _two, _four, 3, lambda layers: layers + 3),
+    "plain hopfield": CostModel(False, _two, _four, 4, lambda layers: layers + 4),
+    "SDPA + mask": CostModel(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
+    "carried, C++": CostModel(True, _two, _four, 1, lambda layers: layers),
+    "carried, torch": CostModel(True, _two, _four, 1, lambda layers: layers),
+    "stacked": CostModel(
         True, lambda n: summed(n) + 1, lambda n: 3 * summed(n) + 2, 0, lambda layers: 0, lambda layers: summed(layers)
     ),
 }
@@ -77,10 +75,10 @@ def arithmetic(name: str, shape: StackShape, training: bool) -> int:
     >>> arithmetic("SDPA", StackShape(length=64, layers=1, heads=1), training=False) == 2 * 2 * 64**3
     True
     """
-    form = FORMS[name]
+    cost = COST_MODELS[name]
     layers = range(1, shape.layers + 1)
-    products = sum(form.forward_products(n) + (form.backward_products(n) if training else 0) for n in layers)
-    return products * 2 * shape.size * _scores(shape, form)
+    products = sum(cost.forward_products(n) + (cost.backward_products(n) if training else 0) for n in layers)
+    return products * 2 * shape.size * _scores(shape, cost)
 
 
 def memory(name: str, shape: StackShape, training: bool) -> int:
@@ -90,19 +88,19 @@ def memory(name: str, shape: StackShape, training: bool) -> int:
     >>> memory("carried, C++", one, training=True) - memory("SDPA", one, training=True) == 4 * 64 * 64
     True
     """
-    form = FORMS[name]
+    cost = COST_MODELS[name]
     queries = FLOAT * shape.batch * shape.heads * shape.length * shape.size
     keys = queries * (shape.groups or shape.heads) // shape.heads
-    scores = FLOAT * _scores(shape, form)
+    scores = FLOAT * _scores(shape, cost)
     if not training:
-        return form.forward_scores * scores + 2 * queries  # this layer's output and the one before
+        return cost.forward_scores * scores + 2 * queries  # this layer's output and the one before
     outputs_and_gradients = shape.layers * (2 * queries + 2 * keys)
-    on_their_way = form.training_tokens(shape.layers) * (queries + keys)
-    return form.training_scores(shape.layers) * scores + outputs_and_gradients + on_their_way
+    pending_gradients = cost.training_tokens(shape.layers) * (queries + keys)
+    return cost.training_scores(shape.layers) * scores + outputs_and_gradients + pending_gradients
 
 
 def held(name: str, shape: StackShape, training: bool) -> int:
-    """Bytes of queries, keys and values that must stay: without gradients one layer's; `stacked` keeps past ones."""
+    """Bytes of queries, keys and values kept alive; without gradients only `stacked` keeps those of past layers."""
     queries = FLOAT * shape.batch * shape.heads * shape.length * shape.size
     keys = queries * (shape.groups or shape.heads) // shape.heads
     if training:
@@ -110,7 +108,7 @@ def held(name: str, shape: StackShape, training: bool) -> int:
     return (summed(shape.layers) if name == "stacked" else 1) * (queries + keys) + keys
 
 
-def _scores(shape: StackShape, form: CostEstimate) -> int:
-    """Scores of one layer that a form computes or keeps."""
-    per_head = ScoreLayout(shape.length, shape.length, shape.causal and form.tiled).per_head
+def _scores(shape: StackShape, cost: CostModel) -> int:
+    """Number of scores of one layer that are computed or kept."""
+    per_head = scores_per_head(shape.length, shape.length, shape.causal and cost.tiled)
     return shape.batch * shape.heads * per_head

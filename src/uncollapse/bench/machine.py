@@ -30,9 +30,16 @@ def describe_machine() -> dict[str, object]:
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
+        "memory_gb": _memory_gb(),
         "system": platform.platform(),
     }
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
+    except (AttributeError, ValueError):  # Windows has no sysconf
+        return None
 
 
 def _version(package: str) -> str | None:
@@ -46,5 +53,5 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
+        return platform.processor() or "unknown"  # not Linux
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

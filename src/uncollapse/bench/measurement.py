@@ -1,4 +1,4 @@
-"""One measured cell: a contestant at a shape, or the reason why it was not run."""
+"""One measurement: time and memory of a workload against its baseline, or why it was not run."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ FORWARD, TRAINING = "forward", "forward + backward"
 
 @dataclass(frozen=True)
 class Measurement:
-    """A row of the result."""
+    """One row of the result."""
 
     group: str  # "attention" or "model"
     name: str
-    against: str  # what the ratio is to
+    against: str  # the baseline of the ratio
     shape: str
     length: int
     causal: bool
     work: str  # FORWARD, TRAINING, or what a model does
-    seconds: float | None = None  # best of the rounds
-    against_seconds: float | None = None  # best of the same rounds
+    seconds: float | None = None  # minimum over the rounds
+    against_seconds: float | None = None  # minimum over the same rounds
     ratio: float | None = None
     median_ratio: float | None = None
     peak_mb: float | None = None  # added by one run
     against_peak_mb: float | None = None
     rounds: int = 0
-    note: str = ""  # why a figure is missing
+    note: str = ""  # why numbers are missing
 
 
-def figures(cell: Measurement, race: Timings, peak: int | None, against_peak_mb: float | None) -> Measurement:
-    """A cell with the numbers of its race."""
+def with_timings(
+    measurement: Measurement, timings: Timings, peak: int | None, against_peak_mb: float | None
+) -> Measurement:
+    """The measurement with its times and peak memory filled in."""
     peak_mb = megabytes(peak)
     return replace(
-        cell,
-        seconds=min(race.seconds),
-        against_seconds=min(race.against),
-        ratio=race.ratio,
-        median_ratio=race.median_ratio,
+        measurement,
+        seconds=min(timings.seconds),
+        against_seconds=min(timings.against),
+        ratio=timings.ratio,
+        median_ratio=timings.median_ratio,
         peak_mb=peak_mb,
-        against_peak_mb=peak_mb if cell.name == cell.against else against_peak_mb,
-        rounds=len(race.seconds),
+        against_peak_mb=peak_mb if measurement.name == measurement.against else against_peak_mb,
+        rounds=len(timings.seconds),
     )
 
 
@@ -53,6 +55,6 @@ def megabytes(size: int | None) -> float | None:
     return None if size is None else size / 1e6
 
 
-def as_table(cells: Sequence[Measurement]) -> pd.DataFrame:
-    """One row a cell."""
-    return pd.DataFrame([asdict(cell) for cell in cells])
+def as_table(measurements: Sequence[Measurement]) -> pd.DataFrame:
+    """One row per measurement."""
+    return pd.DataFrame([asdict(measurement) for measurement in measurements])

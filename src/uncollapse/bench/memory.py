@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from uncollapse.attention._pool import POOL
-from uncollapse.attention.memory import free_bytes
+from uncollapse.attention.memory import free_bytes, release_memory
 
 USABLE = 0.7  # of the free memory: a run that is estimated to need more is not started
 
@@ -43,15 +42,15 @@ def peak_added(run: Callable[[], object]) -> int | None:
 def settle() -> None:
     """Give back what earlier runs have left behind, so that the next one has to take its memory afresh."""
     gc.collect()
-    POOL.release()
+    release_memory()
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):  # not glibc
+    except (OSError, AttributeError, TypeError):  # no glibc; Windows cannot open the process itself
         return
 
 
 def too_large(needed: float, free: float | None = None) -> str | None:
-    """Why a run that needs so many bytes is not started, or None.
+    """Why a run that needs `needed` bytes is not started, or None.
 
     >>> too_large(8e9, free=10e9)
     'not run: needs about 8.0 GB, and 70 % of the 10.0 GB free are 7.0 GB'

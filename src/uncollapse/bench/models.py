@@ -1,4 +1,4 @@
-"""Whole models: training steps and decoding, stock against converted."""
+"""Time and peak memory of whole models: training steps, decoding and diagnosis, each against a baseline."""
 
 from __future__ import annotations
 
@@ -20,95 +20,97 @@ from uncollapse.models.convert import convert
 from uncollapse.remedies.locater import add_gradient
 
 from .attention import SEED
-from .measurement import Measurement, figures, megabytes
+from .measurement import Measurement, megabytes, with_timings
 from .memory import peak_added, settle, too_large
-from .timing import Run, race
+from .timing import Workload, time_alternately
 
 ADAM_COPIES = 5  # weights, gradients, two moments, and one for the optimizer's own temporaries
 COMPILE = """
-import time, uncollapse.attention._native as native
+import time, torch
+from uncollapse.attention import tile_engine
 start = time.perf_counter()
-assert native.operators() is not None
+assert tile_engine(torch.zeros(1, 1, 1, 1)) == "cpp"
 print(time.perf_counter() - start)
 """
 
 
 @dataclass(frozen=True)
-class InputSizes:
-    """How large the models' inputs are."""
+class WorkloadSizes:
+    """Sizes of the models and of their inputs."""
 
     tokens: int = 1024
     images: int = 8
     prompt: int = 512
     new_tokens: int = 128
     layers: int = 12
-    batches: int = 8  # of a diagnosis
+    batches: int = 8  # per diagnosis
     vocabulary: int = 50257
 
 
-FULL = InputSizes()
-QUICK = InputSizes(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2, vocabulary=4096)
+FULL = WorkloadSizes()
+QUICK = WorkloadSizes(tokens=128, images=2, prompt=32, new_tokens=8, layers=3, batches=2, vocabulary=4096)
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """A run and the one it is compared with, made when it is their turn and dropped after it."""
+class WorkloadPair:
+    """A workload and its baseline, built just before they are measured."""
 
-    cell: Measurement
-    make: Callable[[InputSizes], tuple[Run, Run]]  # the run, and against what
-    parameters: float  # of one model, roughly, for the memory guard
+    measurement: Measurement
+    make: Callable[[WorkloadSizes], tuple[Workload, Workload]]  # workload and baseline
+    parameters: float  # of one model, approximately, to check that it fits in memory
 
 
-def model_cells(size: InputSizes, rounds: int, budget: float, compile_time: bool = True) -> Iterator[Measurement]:
-    """Yield one cell a model: training steps, decoding, x-transformers, and the compilation on first use."""
-    for duel in pairings(size):
-        yield _measure(duel, size, rounds, budget)
+def measure_models(size: WorkloadSizes, rounds: int, budget: float, compile_time: bool = True) -> Iterator[Measurement]:
+    """Yield one measurement per pair of `workload_pairs`, then the compilation time of the C++ tiles."""
+    for pair in workload_pairs(size):
+        yield measure_pair(pair, size, rounds, budget)
         settle()
     if compile_time:
-        yield compile_cell()
+        yield measure_compilation()
 
 
-def pairings(size: InputSizes) -> Iterator[Pairing]:
-    """What is compared."""
+def workload_pairs(size: WorkloadSizes) -> Iterator[WorkloadPair]:
+    """Everything that is compared."""
     step = "training step"
     gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
-    yield Pairing(_cell("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
-    yield Pairing(_cell("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
+    yield WorkloadPair(_row("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
+    yield WorkloadPair(_row("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
     images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
-    yield Pairing(_cell("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
+    yield WorkloadPair(_row("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
     length = size.prompt + size.new_tokens
     decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
-    yield Pairing(_cell("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
+    yield WorkloadPair(_row("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
     seen = f"{size.layers} layers, {size.batches} x B1 T{size.tokens}"
-    yield Pairing(
-        _cell("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6
+    yield WorkloadPair(
+        _row("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6
     )
-    cell = _cell("GPT-2, output_attentions", "plain forwards", seen, size.tokens, True, "entropy and cosine only")
-    yield Pairing(cell, gpt2_collected, 124e6)
-    cell = _cell("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
-    yield Pairing(cell, x_transformers_step, 124e6)
+    row = _row("GPT-2, output_attentions", "plain forwards", seen, size.tokens, True, "entropy and cosine only")
+    yield WorkloadPair(row, gpt2_collected, 124e6)
+    row = _row("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
+    yield WorkloadPair(row, x_transformers_step, 124e6)
 
 
-def _cell(name: str, against: str, shape: str, length: int, causal: bool, work: str) -> Measurement:
+def _row(name: str, against: str, shape: str, length: int, causal: bool, work: str) -> Measurement:
     return Measurement("model", name, against, shape, length, causal, work)
 
 
-def _measure(duel: Pairing, size: InputSizes, rounds: int, budget: float) -> Measurement:
-    note = too_large(2 * ADAM_COPIES * 4 * duel.parameters)
+def measure_pair(pair: WorkloadPair, size: WorkloadSizes, rounds: int, budget: float) -> Measurement:
+    """Time and memory of a workload against its baseline, or why it was not run."""
+    note = too_large(2 * ADAM_COPIES * 4 * pair.parameters)
     if note is not None:
-        return replace(duel.cell, note=note)
+        return replace(pair.measurement, note=note)
     torch.manual_seed(SEED)
     try:
-        run, against = duel.make(size)
+        run, against = pair.make(size)
     except ImportError as error:
-        return replace(duel.cell, note=f"not run: {error.name} is not installed")
-    run(), against()  # so that the optimizers' moments are there
+        return replace(pair.measurement, note=f"not run: {error.name} is not installed")
+    run(), against()  # allocates the optimizers' moments
     peak, against_peak = peak_added(run), peak_added(against)
-    return figures(duel.cell, race(run, against, rounds, budget), peak, megabytes(against_peak))
+    return with_timings(pair.measurement, time_alternately(run, against, rounds, budget), peak, megabytes(against_peak))
 
 
-def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_step: Run = lambda: None) -> Run:
-    """Forward, backward, AdamW; `before_step` is what a callback does between the last two."""
+def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_step: Workload = lambda: None) -> Workload:
+    """Forward, backward and an AdamW step; `before_step` runs just before the step, as a callback would."""
     optimizer = torch.optim.AdamW(model.parameters())
 
     def run() -> None:
@@ -120,30 +122,30 @@ def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_ste
     return run
 
 
-def gpt2_step(size: InputSizes) -> tuple[Run, Run]:
-    """GPT-2 of small's width, without dropout: with it CPU SDPA leaves its fast path."""
+def gpt2_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
+    """GPT-2 of small's width, without dropout, because CPU SDPA leaves its fast path with dropout."""
     stock, converted = _stock_and_converted(_gpt2(size).train())
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
-    def step(model: nn.Module) -> Run:
+    def step(model: nn.Module) -> Workload:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss)
 
     return step(converted), step(stock)
 
 
-def gpt2_locater(size: InputSizes) -> tuple[Run, Run]:
+def gpt2_locater(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """The same model with the penalty's gradient added before each step, as LocaterCallback does."""
     stock = _gpt2(size).train()
     regularised = copy.deepcopy(stock)
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
-    def step(model: Any, before_step: Run) -> Run:
+    def step(model: Any, before_step: Workload) -> Workload:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss, before_step)
 
     return step(regularised, lambda: add_gradient(regularised, 0.01, 0.1)), step(stock, lambda: None)
 
 
-def vit_step(size: InputSizes) -> tuple[Run, Run]:
+def vit_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """ViT of Tiny's width on images of 224 x 224 pixels."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -155,18 +157,18 @@ def vit_step(size: InputSizes) -> tuple[Run, Run]:
     stock, converted = _stock_and_converted(ViTForImageClassification(config).train())
     pixels, labels = torch.randn(size.images, 3, 224, 224), torch.randint(0, 1000, (size.images,))
 
-    def step(model: nn.Module) -> Run:
+    def step(model: nn.Module) -> Workload:
         return training_step(model, lambda: model(pixel_values=pixels, labels=labels).loss)
 
     return step(converted), step(stock)
 
 
-def gpt2_decode(size: InputSizes) -> tuple[Run, Run]:
-    """Greedy decoding with a cache, through generate(); the prompt's own pass is part of it."""
+def gpt2_decode(size: WorkloadSizes) -> tuple[Workload, Workload]:
+    """Greedy decoding with a cache through generate(), including the prefill."""
     stock, converted = _stock_and_converted(_gpt2(size).eval())
     prompt = torch.randint(0, size.vocabulary - 1, (1, size.prompt))
 
-    def decode(model: Any) -> Run:
+    def decode(model: Any) -> Workload:
         def run() -> None:
             model.generate(
                 prompt,
@@ -182,15 +184,15 @@ def gpt2_decode(size: InputSizes) -> tuple[Run, Run]:
     return decode(converted), decode(stock)
 
 
-def gpt2_diagnose(size: InputSizes) -> tuple[Run, Run]:
-    """One streaming pass with all metrics, against forwards that measure nothing."""
+def gpt2_diagnose(size: WorkloadSizes) -> tuple[Workload, Workload]:
+    """One streaming pass with all metrics against plain forward passes."""
     model = _gpt2(size).eval()
     batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
     return lambda: diagnose(model, batches, progress=False), lambda: _forwards(model, batches)
 
 
-def gpt2_collected(size: InputSizes) -> tuple[Run, Run]:
-    """What is done without a streaming pass: keep the attention maps and hidden states, then two metrics of them."""
+def gpt2_collected(size: WorkloadSizes) -> tuple[Workload, Workload]:
+    """The alternative to a streaming pass: keep all attention maps and hidden states, then compute two metrics."""
     model = _gpt2(size).eval()
     model.set_attn_implementation("eager")
     batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
@@ -216,13 +218,13 @@ def _forwards(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> None:
             model(**batch)
 
 
-def x_transformers_step(size: InputSizes) -> tuple[Run, Run]:
-    """A decoder of GPT-2 small's size in x-transformers: residual_attn against its fast path, which excludes it."""
+def x_transformers_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
+    """A decoder of GPT-2 small's size in x-transformers: residual_attn against flash attention, which excludes it."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
-    def step(**options: bool) -> Run:
+    def step(**options: bool) -> Workload:
         torch.manual_seed(SEED)
         layers = Decoder(dim=768, depth=size.layers, heads=12, attn_dim_head=64, **options)
         model = AutoregressiveWrapper(
@@ -233,18 +235,18 @@ def x_transformers_step(size: InputSizes) -> tuple[Run, Run]:
     return step(residual_attn=True), step(attn_flash=True)
 
 
-def compile_cell() -> Measurement:
-    """Seconds that the first use of the C++ tiles takes, in a fresh process with an empty cache."""
-    cell = Measurement("model", "C++ tiles", "", "first use", 0, False, "compilation")
+def measure_compilation() -> Measurement:
+    """Seconds until the C++ tiles are compiled and loaded, in a fresh process with an empty cache."""
+    measurement = Measurement("model", "C++ tiles", "", "first use", 0, False, "compilation")
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"UNCOLLAPSE_CACHE": cache}
         done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
     if done.returncode:
-        return replace(cell, note="not run: the C++ tiles could not be compiled")
-    return replace(cell, seconds=float(done.stdout), rounds=1)
+        return replace(measurement, note="not run: the C++ tiles could not be compiled")
+    return replace(measurement, seconds=float(done.stdout), rounds=1)
 
 
-def _gpt2(size: InputSizes) -> Any:
+def _gpt2(size: WorkloadSizes) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -262,5 +264,5 @@ def _gpt2(size: InputSizes) -> Any:
 
 
 def _stock_and_converted(model: Any) -> tuple[nn.Module, nn.Module]:
-    assert model.config._attn_implementation == "sdpa"  # transformers' own choice, and what we compare with
+    assert model.config._attn_implementation == "sdpa"  # the default of transformers, and our baseline
     return model, convert(copy.deepcopy(model))

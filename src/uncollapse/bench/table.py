@@ -1,4 +1,4 @@
-"""Results in words and rows: what the command prints and the page shows."""
+"""Measurements as the tables and sentences that the command prints and the page shows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from .contestants import CANDIDATES
 from .estimate import arithmetic, held, memory
+from .implementations import IMPLEMENTATIONS
 from .measurement import TRAINING
-from .shapes import StackShape
+from .stack_shape import StackShape
 
 ABSENT = "-"
 
 
 def attention_table(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a contestant, a column a shape and pass: ratio to SDPA, and peak memory added."""
+    """One row per implementation, one column per shape and pass: ratio to SDPA and added peak memory."""
     rows = table[table["group"] == "attention"]
     columns: dict[str, list[str]] = {}
     for (shape, work), part in rows.groupby(["shape", "work"], sort=False):
@@ -25,7 +25,7 @@ def attention_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def model_table(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a model: seconds, ratio and peak memory."""
+    """One row per model: seconds, ratio and peak memory."""
     rows = table[table["group"] == "model"]
     return pd.DataFrame(
         {
@@ -41,13 +41,13 @@ def model_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def left_out(table: pd.DataFrame) -> list[str]:
-    """A sentence for each cell that has no figure."""
+    """One sentence for each measurement that was not run."""
     rows = table[table["note"] != ""]
     return [f"{row['name']}, {row['work']}, {row['shape']}: {row['note']}." for _, row in rows.iterrows()]
 
 
 def findings(table: pd.DataFrame) -> list[str]:
-    """What the table shows of the fast backends, computed from it."""
+    """One sentence for each fast backend: its training time against SDPA by length."""
     rows = table[(table["group"] == "attention") & (table["work"] == TRAINING) & table["ratio"].notna()]
     sentences = []
     for name in ("carried, C++", "carried, torch", "stacked"):
@@ -59,14 +59,14 @@ def findings(table: pd.DataFrame) -> list[str]:
 
 
 def estimate_table(shape: StackShape) -> pd.DataFrame:
-    """A row a form: arithmetic and memory, forward and forward + backward, without running anything."""
+    """One row per implementation: arithmetic and memory of both passes, without running anything."""
     rows = []
-    for contestant in CANDIDATES:
-        row: dict[str, str] = {"attention": contestant.name}
+    for implementation in IMPLEMENTATIONS:
+        row: dict[str, str] = {"attention": implementation.name}
         for training in (False, True):
             work = "training" if training else "forward"
-            row[f"{work} GFLOP"] = f"{arithmetic(contestant.name, shape, training) / 1e9:,.1f}"
-            size = memory(contestant.name, shape, training) + held(contestant.name, shape, training)
+            row[f"{work} GFLOP"] = f"{arithmetic(implementation.name, shape, training) / 1e9:,.1f}"
+            size = memory(implementation.name, shape, training) + held(implementation.name, shape, training)
             row[f"{work} MB"] = f"{size / 1e6:,.0f}"
         rows.append(row)
     return pd.DataFrame(rows)
@@ -76,10 +76,10 @@ def _names(rows: pd.DataFrame) -> list[str]:
     return list(rows["name"].unique())
 
 
-def _entry(cell: pd.Series[Any]) -> str:
-    if cell["note"]:
+def _entry(row: pd.Series[Any]) -> str:
+    if row["note"]:
         return "not run"
-    return f"{cell['ratio']:.2f} ({_number(cell['peak_mb'], '.0f')})"
+    return f"{row['ratio']:.2f} ({_number(row['peak_mb'], '.0f')})"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -87,7 +87,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _short(shape: str) -> str:
-    """'12 layers, B1 H12 T256 D64, causal' as 'T256'."""
+    """Shorten '12 layers, B1 H12 T256 D64, causal' to 'T256'."""
     return next(word for word in shape.split() if word.startswith("T"))
 
 

@@ -1,4 +1,4 @@
-"""Two runs against each other in one process: alternating, and the best of the rounds."""
+"""Times of two workloads that alternate in one process."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Run = Callable[[], object]
+Workload = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Timings:
-    """The seconds of each round, of the run and of the one it is compared with."""
+    """Seconds of each round, for a workload and for its baseline."""
 
     seconds: tuple[float, ...]
     against: tuple[float, ...]
 
     @property
     def ratio(self) -> float:
-        """Best over best: noise only ever adds time, so the least is nearest to the truth."""
+        """Ratio of the minima: noise only ever adds time, so the minimum is the best estimate."""
         return min(self.seconds) / min(self.against)
 
     @property
     def median_ratio(self) -> float:
-        """The middle one of the rounds' own ratios: what a noisy machine does to the figure."""
+        """Median of the ratios of the rounds; far from `ratio` on a noisy machine."""
         return statistics.median(ours / theirs for ours, theirs in zip(self.seconds, self.against, strict=True))
 
 
-def race(run: Run, against: Run, rounds: int, budget: float = float("inf")) -> Timings:
+def time_alternately(run: Workload, against: Workload, rounds: int, budget: float = float("inf")) -> Timings:
     """Time `against` and `run` in turn, `rounds` times; no new round starts after `budget` seconds.
 
-    Whoever calls has run both before: neither a first call's set-up nor its fresh memory is to be timed.
+    Run both once before, so that neither set-up nor first allocations are timed.
 
-    >>> result = race(lambda: sum(range(9)), lambda: sum(range(9)), rounds=3)
+    >>> result = time_alternately(lambda: sum(range(9)), lambda: sum(range(9)), rounds=3)
     >>> len(result.seconds), len(result.against)
     (3, 3)
     """
@@ -50,7 +50,7 @@ def race(run: Run, against: Run, rounds: int, budget: float = float("inf")) -> T
     return Timings(tuple(seconds), tuple(others))
 
 
-def timed(run: Run) -> float:
+def timed(run: Workload) -> float:
     """Seconds of one run."""
     started = time.perf_counter()
     run()

@@ -1,65 +1,59 @@
-"""The command line: `uncollapse COMMAND ...`, one file a command."""
+"""The command line: `uncollapse COMMAND ...`, one file for each command."""
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 
 from uncollapse import __version__
 
+from .command import UserError
+from .group import CommandGroup, Listed, Runnable
+
 COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
-    "diagnose": "which layers and heads of a model have collapsed, how badly, and what helps",
-    "train": "train a recipe, with inherited scores or LocAteR or without, into a run folder",
-    "compare": "set runs side by side: what differs, what came out, and what seeds explain",
-    "demo": "what collapse is, and what four ways of attending do about it, in a few minutes",
+    "demo": "see what collapse is and what four kinds of attention do about it, in a few minutes",
+    "diagnose": "find the layers and heads of a model that have collapsed, how badly, and what helps",
+    "page": "write the HTML page of a saved diagnosis, or of two to four side by side",
+    "train": "train a recipe, with or without inherited scores or LocAteR, into a run folder",
+    "compare": "compare runs or saved diagnoses: what differs, the results, and whether seeds explain them",
     "bench": "measure what inherited scores cost against torch's own attention",
 }
-GROUP = "uncollapse.commands"  # entry points of other packages that add a command
-ELSEWHERE = {"reproduce": "install them with: pip install uncollapse-studies."}
+ENTRY_POINTS = "uncollapse.commands"  # the entry-point group through which other packages add commands
+STUDIES = "reproduce"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the console script `uncollapse`."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0
-    if arguments[0] == "--version":
+    if arguments[:1] == ["--version"]:
         print(f"uncollapse {__version__}")
         return 0
-    name, rest = arguments[0], arguments[1:]
-    others = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name in others:
-        added: int = others[name].load().main(rest)
-        return added
-    if name in ELSEWHERE:
-        print(f"uncollapse: {name} belongs to the studies; {ELSEWHERE[name]}", file=sys.stderr)
-        return 2
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}."
-        print(f"uncollapse: unknown command {name!r}; {hint}", file=sys.stderr)
-        return 2
-    code: int = import_module(f".{name}", __name__).COMMAND.main(rest)
-    return code
+    group = CommandGroup(
+        name="",
+        summary="Finds and explains attention collapse in Transformers, and tells what is known to help.",
+        commands=_commands(),
+    )
+    return group.main(arguments or ["--help"])
 
 
-def usage() -> str:
-    """The text of `uncollapse --help`."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: uncollapse COMMAND [options]",
-            "",
-            "Finds and explains attention collapse in Transformers, and tells what is known to help.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "uncollapse COMMAND --help shows the options of a command and an example.",
-        ]
+def _commands() -> dict[str, Listed]:
+    """Our own commands, then those of other packages, which cannot replace ours."""
+    own = {name: Listed(partial(_own, name), line) for name, line in COMMANDS.items()}
+    added = {entry.name: Listed(entry.load) for entry in entry_points(group=ENTRY_POINTS)}
+    studies = Listed(_studies_missing, "reproduce the papers' figures and claims (needs uncollapse-studies)")
+    return own | {STUDIES: studies} | added | own
+
+
+def _own(name: str) -> Runnable:
+    command: Runnable = import_module(f".{name}", __name__).COMMAND
+    return command
+
+
+def _studies_missing() -> Runnable:
+    raise UserError(
+        f"{STUDIES} belongs to the package uncollapse-studies, which is not installed; "
+        "install it with: pip install uncollapse-studies, or in a clone of the repository: pip install ./studies."
     )

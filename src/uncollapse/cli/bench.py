@@ -1,4 +1,4 @@
-"""`uncollapse bench`: what inherited scores cost against torch's own attention, measured here and now."""
+"""`uncollapse bench`: what inherited scores cost against torch's own attention, measured on this machine."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from uncollapse.bench.measurement import Measurement
 
 QUICK_ROUNDS = 2
-BUDGET = 30.0  # seconds after which a race starts no new round
+BUDGET = 30.0  # seconds after which a measurement starts no new round
 QUICK_BUDGET = 2.0
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What can be set."""
+    """Options of `uncollapse bench`."""
 
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
     quick: bool = option(False, "small inputs and few rounds, under a minute")
-    rounds: int = option(5, "rounds of each race; the best counts")
+    rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
     threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
-    limit: float = option(300.0, "seconds a single run may take; what would take longer is left out")
-    no_models: bool = option(False, "leave out the whole models")
-    estimate: str | None = option(None, "print arithmetic and memory of a model (a name or a folder), run nothing")
+    limit: float = option(300.0, "seconds that one run may take; what would take longer is skipped")
+    no_models: bool = option(False, "do not measure whole models")
+    estimate: str | None = option(None, "print arithmetic and memory of a model (a name or a folder) and run nothing")
     length: int | None = option(None, "tokens, with --estimate")
     batch: int = option(1, "sequences, with --estimate")
     force: bool = option(False, "replace the files of an earlier run")
@@ -82,22 +82,25 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
     from tqdm import tqdm
 
     from uncollapse.bench import models
-    from uncollapse.bench.attention import attention_cells
-    from uncollapse.bench.contestants import CANDIDATES
+    from uncollapse.bench.attention import measure_attention
+    from uncollapse.bench.implementations import IMPLEMENTATIONS
     from uncollapse.bench.measurement import as_table
-    from uncollapse.bench.shapes import LENGTHS, QUICK_LENGTHS, shapes_of
+    from uncollapse.bench.stack_shape import LENGTHS, QUICK_LENGTHS, measured_shapes
 
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    shapes = shapes_of(lengths or (QUICK_LENGTHS if settings.quick else LENGTHS))
+    shapes = measured_shapes(lengths or (QUICK_LENGTHS if settings.quick else LENGTHS))
     size = models.QUICK if settings.quick else models.FULL
     rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
     budget = QUICK_BUDGET if settings.quick else BUDGET
-    whole = 0 if settings.no_models else len(list(models.pairings(size))) + (not settings.quick)  # and the compilation
-    total = 2 * len(shapes) * len(CANDIDATES) + whole
-    print(f"{len(CANDIDATES)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32.")
-    parts = [attention_cells(shapes, rounds, budget, settings.limit)]
+    compile_time = not settings.quick
+    whole = 0 if settings.no_models else len(list(models.workload_pairs(size))) + compile_time
+    total = 2 * len(shapes) * len(IMPLEMENTATIONS) + whole
+    print(
+        f"{len(IMPLEMENTATIONS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32."
+    )
+    parts = [measure_attention(shapes, rounds, budget, settings.limit)]
     if not settings.no_models:
-        parts.append(models.model_cells(size, rounds, budget, compile_time=not settings.quick))
+        parts.append(models.measure_models(size, rounds, budget, compile_time=compile_time))
     cells: list[Measurement] = []
     gc.freeze()  # memory is settled before every cell, which need not look through the libraries' objects each time
     with tqdm(total=total, desc="cells", disable=not sys.stderr.isatty(), leave=False) as bar:
@@ -117,7 +120,7 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
 
 
 def line_of(cell: Measurement) -> str:
-    """A cell in a line."""
+    """One measurement as a line of text."""
     figure = cell.note if cell.seconds is None else f"{cell.seconds:.3g} s"
     ratio = "" if cell.ratio is None else f", {cell.ratio:.2f} of {cell.against}"
     return f"{cell.shape}, {cell.work}, {cell.name}: {figure}{ratio}"
@@ -156,7 +159,7 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
 def describe(settings: BenchOptions) -> dict[str, Any]:
     """The settings for the record, with what is fixed."""
     from uncollapse.bench.attention import SEED
-    from uncollapse.bench.contestants import RULE
+    from uncollapse.bench.implementations import RULE
     from uncollapse.bench.memory import USABLE
 
     chosen = asdict(settings)
@@ -173,17 +176,17 @@ def describe(settings: BenchOptions) -> dict[str, Any]:
 
 
 def print_estimate(model: str, length: int | None, batch: int) -> int:
-    """Arithmetic and memory of each form, and what `auto` would take."""
+    """Arithmetic and memory of each form, and what `auto` would choose."""
     if length is None:
         raise UserError("--estimate needs --length, the number of tokens.")
-    from uncollapse.bench.auto import what_auto_takes
-    from uncollapse.bench.model_shapes import model_shape
+    from uncollapse.bench.auto import auto_choice
+    from uncollapse.bench.model_shape import model_shape
     from uncollapse.bench.table import estimate_table
 
     shape = model_shape(model, length, batch)
     print(f"attention of {model}: {shape.name}, float32; nothing is run.\n")
     print(f"{estimate_table(shape).to_string(index=False)}\n")
-    print("\n".join(what_auto_takes(shape)))
+    print("\n".join(auto_choice(shape)))
     return 0
 
 
@@ -191,6 +194,6 @@ COMMAND = Command(
     name="bench",
     summary="Measure what inherited scores cost against torch's own attention, side by side, on this machine.",
     example="uncollapse bench --quick --out my-bench",
-    settings=BenchOptions,
+    options=BenchOptions,
     run=run,
 )

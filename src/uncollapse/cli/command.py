@@ -1,139 +1,182 @@
-"""How every command reads its arguments: a flat dataclass, jsonargparse behind it, one sentence for an error."""
+"""How a command reads its arguments: argparse over a flat dataclass, and one sentence for an error."""
 
 from __future__ import annotations
 
 import difflib
-import re
 import sys
+import textwrap
 import traceback
-from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from jsonargparse import ArgumentParser
+from uncollapse.extras import MissingExtraError, naming_missing_extra
 
 S = TypeVar("S")
+WIDTH = 100  # characters of a line of --help
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "text"}
+METAVARS = {int: "INT", float: "FLOAT", bool: "true|false", Path: "PATH", str: "TEXT"}
+TRUTH = {"true": True, "false": False}
 
 
 class UserError(Exception):
-    """Something the user can put right; its message is the one sentence to show."""
+    """An error that the user can correct; the message is the one sentence to print."""
 
 
 def option(default: Any = MISSING, help: str = "", positional: bool = False) -> Any:
-    """A field of a settings dataclass, with its help text; a positional one that is a list takes one or more."""
+    """A field of an options dataclass, with its help text; a positional list takes one or more values."""
     return field(default=default, metadata={"help": help, "positional": positional})
+
+
+def guarded(name: str, debug: bool, call: Callable[[], int]) -> int:
+    """Run `call` and turn an error of the user into one sentence and exit code 2; `debug` shows the traceback."""
+    try:
+        with naming_missing_extra():
+            return call()
+    except BrokenPipeError:  # the reader of our output is gone, as in `uncollapse demo | head`
+        sys.stderr.close()
+        return 141
+    except (UserError, ValueError, OSError, MissingExtraError) as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted.", file=sys.stderr)
+        return 130
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str, *, prefix: str = "", cutoff: float = 0.6) -> str:
+    """The end of a sentence about an unknown name: the known name that is most similar, or `otherwise`.
+
+    >>> nearest("dept", ["depth", "seeds"], "see --help.", prefix="--")
+    'did you mean --depth?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {prefix}{near[0]}?" if near else otherwise
 
 
 @dataclass(frozen=True)
 class Command(Generic[S]):
-    """One command: its settings, what it does, and an example for --help."""
+    """One command: its options, the function that runs it, and an example for --help."""
 
-    name: str
+    name: str  # as typed after `uncollapse`
     summary: str
     example: str
-    settings: type[S]
+    options: type[S]
     run: Callable[[S], int]
     usage: str | None = None  # in place of a line with every option
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Parse, run, and turn an error into one sentence and exit code 2 (`--debug` shows the traceback)."""
+        """Parse the arguments, run the command and return its exit code."""
         arguments = [_underscored(argument) for argument in arguments]
-        debug = "--debug" in arguments
-        try:
-            return self.run(self.parse([a for a in arguments if a != "--debug"]))
-        except BrokenPipeError:  # the reader of our output has gone, as in `uncollapse demo | head`
-            sys.stderr.close()
-            return 141
-        except (UserError, ValueError, OSError) as error:
-            if debug:
-                traceback.print_exc()
-            print(f"uncollapse {self.name}: {error}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            print(f"uncollapse {self.name}: interrupted.", file=sys.stderr)
-            return 130
+        given = [argument for argument in arguments if argument != "--debug"]
+        return guarded(f"uncollapse {self.name}", given != arguments, lambda: self.run(self.parse(given)))
 
     def parser(self) -> ArgumentParser:
-        """The jsonargparse parser for this command's settings."""
-        parser = ArgumentParser(
+        """The argparse parser for this command's options."""
+        parser = _Parser(
             prog=f"uncollapse {self.name}",
             usage=self.usage,
-            description=self.summary,
+            description=textwrap.fill(self.summary, WIDTH),
             epilog=f"example:\n  {self.example}",
-            exit_on_error=False,
             allow_abbrev=False,
-            formatter_class=_Help,
+            formatter_class=RawDescriptionHelpFormatter,
         )
-        hints = get_type_hints(self.settings)
-        for setting in fields(self.settings):  # type: ignore[arg-type]
-            text = setting.metadata["help"]
-            if setting.metadata["positional"] and get_origin(hints[setting.name]) is list:
-                parser.add_argument(setting.name, type=get_args(hints[setting.name])[0], nargs="+", help=text)
-            elif setting.metadata["positional"] and setting.default is MISSING:
-                parser.add_argument(setting.name, type=hints[setting.name], help=text)
-            elif setting.metadata["positional"]:
-                parser.add_argument(
-                    setting.name, type=hints[setting.name], nargs="?", default=setting.default, help=text
-                )
-            elif hints[setting.name] is bool:
-                parser.add_argument(f"--{setting.name}", action="store_true", help=text)
-            else:
-                parser.add_argument(
-                    f"--{setting.name}",
-                    type=hints[setting.name],
-                    default=setting.default,
-                    metavar=setting.metadata.get("metavar"),
-                    help=_with_default(setting, text),
-                )
+        hints = get_type_hints(self.options)
+        for setting in fields(self.options):  # type: ignore[arg-type]
+            _add(parser, setting, hints[setting.name])
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return parser
 
     def parse(self, arguments: Sequence[str]) -> S:
-        """The settings that the arguments name, or a UserError."""
+        """The options that the arguments set, or a UserError."""
         try:
-            values = self.parser().parse_args(list(arguments))
-        except ArgumentError as error:
+            values = vars(self.parser().parse_args(list(arguments)))
+        except _ParserError as error:
             raise UserError(self._explain(str(error), arguments)) from None
-        return self.settings(**{s.name: values[s.name] for s in fields(self.settings)})  # type: ignore[arg-type]
+        del values["debug"]
+        return self.options(**values)
 
     def _explain(self, message: str, arguments: Sequence[str]) -> str:
-        known = [s.name for s in fields(self.settings) if not s.metadata["positional"]]  # type: ignore[arg-type]
+        known = [s.name for s in fields(self.options) if not s.metadata["positional"]]  # type: ignore[arg-type]
         for argument in arguments:
-            key = argument.split("=")[0]
-            if key.startswith("--") and key[2:] not in known and key not in ("--help", "--debug"):
-                near = difflib.get_close_matches(key[2:], known, n=1)
-                hint = (
-                    f"did you mean --{near[0]}?" if near else f"the options are {', '.join('--' + k for k in known)}."
-                )
-                return f"unknown option {key}; {hint}"
-        value = re.search(r'Parser key "(\w+)":.*(?:Got|Given) value: (.*)', message, flags=re.DOTALL)
-        if value:
-            hint = get_type_hints(self.settings)[value[1]]
-            return f"--{value[1]} must be {_describe(hint)}, got {value[2].strip()!r}."
-        return f"{' '.join(message.split()).rstrip('.')}; see uncollapse {self.name} --help."
+            name = argument.split("=")[0].removeprefix("--")
+            if argument.startswith("--") and name and name not in (*known, "help"):
+                every = f"the options are {', '.join(f'--{k}' for k in known)}."
+                return f"unknown option --{name}; {nearest(name, known, every, prefix='--')}"
+        return f"{message}; see uncollapse {self.name} --help."
+
+
+class _ParserError(Exception):
+    """What argparse found wrong."""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _ParserError(message.removeprefix("argument "))  # argparse would print the usage and exit
+
+
+def _add(parser: ArgumentParser, setting: Field[Any], hint: Any) -> None:
+    """One option, or one positional argument, with the conversion that its type asks for."""
+    positional = setting.metadata["positional"]
+    name = setting.name if positional else f"--{setting.name}"
+    text = setting.metadata["help"].replace("%", "%%")  # argparse would take % as a placeholder
+    if hint is bool:
+        parser.add_argument(name, action="store_true", help=text)
+        return
+    several = get_origin(hint) is list
+    kind = get_args(hint)[0] if several else _required(hint)
+    how: dict[str, Any] = {"type": _converter(name, kind)}
+    if not positional:
+        shown = "" if setting.default is None else f" (default: {setting.default})"
+        how |= {"default": setting.default, "metavar": _metavar(kind)}
+        text += shown
+    elif several:
+        how["nargs"] = "+"
+    parser.add_argument(name, help=text, **how)
+
+
+def _required(hint: Any) -> Any:
+    """X of `X | None`.
+
+    >>> _required(int | None), _required(Literal["a", "b"])
+    (<class 'int'>, typing.Literal['a', 'b'])
+    """
+    if get_origin(hint) is Literal:
+        return hint
+    return next((arm for arm in get_args(hint) if arm is not type(None)), hint)
+
+
+def _converter(name: str, kind: Any) -> Callable[[str], Any]:
+    """From the text of an argument to its value; a text that does not fit is a UserError."""
+
+    def convert(text: str) -> Any:
+        try:
+            if get_origin(kind) is Literal:
+                return {str(choice): choice for choice in get_args(kind)}[text]
+            return TRUTH[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError):
+            raise UserError(f"{name} must be {_noun(kind)}, got {text!r}.") from None
+
+    return convert
+
+
+def _noun(kind: Any) -> str:
+    return f"one of {', '.join(map(str, get_args(kind)))}" if get_origin(kind) is Literal else NOUNS[kind]
+
+
+def _metavar(kind: Any) -> str:
+    return "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else METAVARS[kind]
 
 
 def _underscored(argument: str) -> str:
-    """--fail-on is --fail_on: options are written either way."""
+    """Options may be written with - or _: --fail-on is --fail_on.
+
+    >>> _underscored("--fail-on=rank-collapse"), _underscored("--"), _underscored("a-b")
+    ('--fail_on=rank-collapse', '--', 'a-b')
+    """
     name, equals, value = argument.partition("=")
-    return name.replace("-", "_").replace("__", "--", 1) + equals + value if argument.startswith("--") else argument
-
-
-def _describe(hint: Any) -> str:
-    """A type in words."""
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    if get_origin(hint) in (Union, UnionType):
-        return _describe(next(arm for arm in get_args(hint) if arm is not type(None)))
-    return {int: "a whole number", float: "a number", Path: "a path"}.get(hint, str(hint))
-
-
-class _Help(RawDescriptionHelpFormatter):
-    """Keep the example's line as written."""
-
-
-def _with_default(setting: Any, text: str) -> str:
-    return text if setting.default is None else f"{text} (default: {setting.default})"
+    return "--" + name[2:].replace("-", "_") + equals + value if argument.startswith("--") else argument

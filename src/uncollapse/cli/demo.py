@@ -1,4 +1,4 @@
-"""`uncollapse demo`: what collapse is, and what four ways of attending do about it, in a few minutes."""
+"""`uncollapse demo`: what collapse is, and what four kinds of attention do about it, in a few minutes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ QUICK_SEEDS = 1
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What can be set."""
+    """Options of `uncollapse demo`."""
 
     out: Path = option(Path("uncollapse-demo"), "folder for the page, pictures, tables and runs")
     steps: int | None = option(None, "updates of each training (default: the quickstart recipe's; fewer with --quick)")
-    depth: int = option(12, "deepest attention-only network")
+    depth: int = option(12, "layers of the deepest attention-only network")
     seeds: int = option(5, "random initialisations of the attention-only networks; trainings have one seed each")
     init: Literal["timm", "xavier", "torch"] = option("xavier", "initialisation of the attention-only networks")
-    no_layer_norm: bool = option(False, "leave out the LayerNorm before each attention of these networks")
+    no_layer_norm: bool = option(False, "no LayerNorm before the attention layers of these networks")
     quick: bool = option(False, f"smaller models, fewer steps, {QUICK_SEEDS} initialisation: under a minute")
     force: bool = option(False, "replace the files of an earlier demo")
 
@@ -48,9 +48,8 @@ def run(settings: DemoOptions) -> int:
 
 
 def _demonstrate(settings: DemoOptions, folder: Path) -> list[str]:
-    """Everything into a folder; the findings."""
-    from uncollapse.report.demo_page import demo_page, demo_picture
-    from uncollapse.report.depth_chart import depth_chart
+    """Write everything into a folder and return the findings."""
+    from uncollapse.report.demo_page import demo_page, demo_picture, depth_picture
     from uncollapse.training.demo.depth import VARIANTS
     from uncollapse.training.demo.experiment import measure, recipes, train_methods
 
@@ -65,7 +64,7 @@ def _demonstrate(settings: DemoOptions, folder: Path) -> list[str]:
         content = demo.content(_source(settings, seeds))
         (folder / PAGE).write_text(demo_page(content), encoding="utf-8")
         (folder / "demo.png").write_bytes(demo_picture(content))
-        depth_chart(depth).save(folder / "residual-by-depth.png", scale_factor=2)
+        (folder / "residual-by-depth.png").write_bytes(depth_picture(content))
         depth.to_csv(folder / "residual-by-depth.csv", index=False)
         demo.comparison.final.to_csv(folder / "final.csv", index=False)
     return demo.findings
@@ -119,27 +118,27 @@ class _Display:
         self._bar.close()
 
     def say(self, what: str) -> None:
-        """What is being done."""
+        """Show what is being done."""
         self._bar.set_description(what)
 
     def note(self, line: str) -> None:
-        """What has been done, above the bar."""
+        """Print what has been done, above the bar."""
         self._bar.write(line, file=sys.stdout)
         sys.stdout.flush()
 
     def tick(self) -> None:
-        """One network measured."""
+        """Count one network that was measured."""
         self._bar.update()
 
     def step(self, name: str, loss: float | None) -> None:
-        """One update of a model."""
+        """Count one update of a model."""
         self._bar.set_description(f"{name} ({self._done + 1} of {self._runs})", refresh=False)
         if loss is not None:
             self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         self._bar.update()
 
     def trained(self, name: str, ended: Run) -> None:
-        """One run done."""
+        """Print how a run ended."""
         self._done += 1
         if ended.status == "finished":
             self.note(
@@ -153,10 +152,10 @@ class _Display:
 COMMAND = Command(
     name="demo",
     summary=(
-        "See tokens become alike with depth, train a small GPT with four ways of attending, and compare what became "
-        "of them: one page, a few minutes on two cores."
+        "Show how tokens become alike with depth, train a small GPT with four kinds of attention, and compare the "
+        "results on one page. Takes a few minutes on two cores."
     ),
     example="uncollapse demo --quick --out my-demo",
-    settings=DemoOptions,
+    options=DemoOptions,
     run=run,
 )

@@ -1,4 +1,4 @@
-"""`uncollapse diagnose MODEL`: which layers and heads have collapsed, by which measure, how badly, what helps."""
+"""`uncollapse diagnose MODEL`: which layers and heads have collapsed, by which measure, how badly, and what helps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COLLAPSED = 3  # exit code of --fail-on collapse
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """What can be set."""
+    """Options of `uncollapse diagnose`."""
 
     model: str = option(help="folder of a model, run folder, or name on the hub", positional=True)
     data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
-    sequences: int = option(16, "sequences or images to look at, with --data")
-    length: int = option(256, "tokens of a sequence, with --data")
+    sequences: int = option(16, "number of sequences or images, with --data")
+    length: int = option(256, "tokens in each sequence, with --data")
     out: Path | None = option(None, "folder for tables, page and saved diagnosis (default: uncollapse-diagnosis-NAME)")
     json: bool = option(False, "print verdicts and tables as JSON, and write no files unless --out is given")
     fail_on: Literal["collapse"] | None = option(None, f"collapse: exit with {COLLAPSED} if there is one")
@@ -62,7 +62,7 @@ def _measure(settings: DiagnoseOptions) -> Any:
     from uncollapse.data.batches import load_batches
     from uncollapse.diagnosis import diagnose
 
-    for library in ("transformers", "huggingface_hub"):  # what they would say is said in one sentence of our own
+    for library in ("transformers", "huggingface_hub"):  # their messages would repeat our own sentence
         logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def load_model(name: str, architecture: str | None) -> Any:
     if (path / "model" / "config.json").is_file():
         path = path / "model"
     if path.is_dir() and not (path / "config.json").is_file():
-        raise UserError(f"{path} holds no config.json, so it is no folder of a model.")
+        raise UserError(f"{path} is not the folder of a model: it has no config.json.")
     auto_class = None
     if architecture is not None:
         auto_class = getattr(transformers, architecture, None)
@@ -133,6 +133,6 @@ COMMAND = Command(
     name="diagnose",
     summary="Measure rank, similarity, entropy, logits, spectrum and signal propagation of a model in one pass.",
     example="uncollapse diagnose path/to/model --data text.txt --fail-on collapse",
-    settings=DiagnoseOptions,
+    options=DiagnoseOptions,
     run=run,
 )

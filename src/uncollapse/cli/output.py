@@ -1,13 +1,12 @@
-"""Where a command writes: under a temporary name, then renamed; nothing is overwritten unasked."""
+"""The folder a command writes to: filled under a temporary name; nothing is overwritten without `--force`."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from uncollapse.files import move, temporary_folder
 
 from .command import UserError
 
@@ -24,14 +23,8 @@ def output_folder(out: Path, force: bool) -> Iterator[Path]:
         raise UserError(
             f"{out} already holds files; choose another folder with --out, or pass --force to replace them."
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        yield draft
+    with temporary_folder(out) as new:
+        yield new
         out.mkdir(exist_ok=True)
-        for file in list(draft.iterdir()):
-            if (out / file.name).is_dir():  # a folder cannot be replaced by renaming: the old one goes with the draft
-                os.replace(out / file.name, draft / f".earlier-{file.name}")
-            os.replace(file, out / file.name)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        for file in list(new.iterdir()):
+            move(file, out / file.name)

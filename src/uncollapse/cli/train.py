@@ -1,52 +1,38 @@
-"""`uncollapse train NAME_OR_FILE`: train a recipe into a run folder that survives whatever happens."""
+"""`uncollapse train NAME_OR_FILE`: train a recipe into a run folder that survives interruptions."""
 
 from __future__ import annotations
 
 import signal
-from dataclasses import field, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from uncollapse.training.recipe import KEYS, Recipe, names
 
 from .command import Command, UserError, option
 
-
-def _option(help: str, metavar: str | None = None) -> Any:
-    return field(default=None, metadata={"help": help, "positional": False, "metavar": metavar})
-
-
 OWN: list[tuple[str, Any, Any]] = [
     ("recipe", str, option(help="name of a recipe, YAML file, or run folder", positional=True)),
     ("out", Path | None, option(None, "run folder (default: runs/NAME)")),
-    ("resume", bool, option(False, "go on from the last good checkpoint; start where there is none")),
+    ("resume", bool, option(False, "continue from the last good checkpoint; start where there is none")),
     ("force", bool, option(False, "replace an earlier run in the folder")),
     ("seeds", int | None, option(None, "train seeds 0, 1, ... into OUT/seed-0, OUT/seed-1, ...")),
-    # Not a switch, because jsonargparse hands the bare flag on as an empty text.
-    ("print_config", str | None, _option("print the resolved recipe and train nothing", metavar="")),
+    ("print_config", bool, option(False, "print the resolved recipe and train nothing")),
 ]
 
 
-def _settings() -> type[Any]:
-    """Our own options, then every key of a recipe; one that is not given keeps the recipe's value."""
+def _options() -> type[Any]:
+    """Our own options, then every key of a recipe; a key that is not given keeps the recipe's value."""
     hints = get_type_hints(Recipe)
-    keys = []
-    for name, key in KEYS.items():
-        if name != "name":
-            hint = hints[name]
-            optional = hint if type(None) in get_args(hint) else hint | None
-            kind = next(arm for arm in (*get_args(optional), optional) if arm is not type(None))
-            choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else None
-            metavar = "true|false" if kind is bool else choices or kind.__name__.upper()
-            keys.append((name, optional, _option(key.metadata["help"], metavar)))
-    return make_dataclass("TrainOptions", [*OWN, *keys], frozen=True)
+    keys = [(name, hints[name] | None, option(None, key.metadata["help"])) for name, key in KEYS.items()]
+    return make_dataclass("TrainOptions", [*OWN, *keys[1:]], frozen=True)  # a run is named by its recipe
 
 
-TrainOptions = _settings()
+TrainOptions = _options()
 
 
 def run(settings: Any) -> int:
-    """Resolve, train, say how it ended."""
+    """Resolve the recipe, train it, and report how training ended."""
     from uncollapse.training.recipe import resolve
 
     source = settings.recipe
@@ -55,7 +41,7 @@ def run(settings: Any) -> int:
         out = Path(source)
     keys = {name: getattr(settings, name) for name in KEYS if name != "name"}
     recipe = resolve(source, **{name: value for name, value in keys.items() if value is not None})
-    if settings.print_config is not None:
+    if settings.print_config:
         print(recipe.to_yaml(), end="")
         return 0
     if settings.seeds is not None and (settings.seeds < 1 or settings.seed is not None):
@@ -110,7 +96,7 @@ COMMAND = Command(
     name="train",
     summary=f"Train a recipe. Recipes: {', '.join(names())}.",
     example="uncollapse train quickstart --rule hopfield --out runs/hopfield",
-    settings=TrainOptions,
+    options=TrainOptions,
     run=run,
     usage="uncollapse train RECIPE [--out OUT] [--resume] [--force] [--seeds N] [--print_config] [--KEY VALUE ...]",
 )

@@ -1,1 +1,1 @@
-"""Text, images and samples: what models are trained on and looked at with."""
+"""Text, images and samples: the data that models are trained on and diagnosed with."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import lzma
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoTokenizer, PreTrainedModel
 
-MEAN, STD = 0.5, 0.5  # pixels of [0, 1] are centred and scaled by these, as ViT's own processor does
+from uncollapse.extras import require
+from uncollapse.files import json_object
+
+from .text import read_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MEAN, STD = 0.5, 0.5  # for pixels in [0, 1], as in ViT's own processor
 
 
 def load_batches(
     model: PreTrainedModel, data: str, tokenizer: str | None = None, sequences: int = 16, length: int = 256
 ) -> list[dict[str, Tensor]]:
-    """Up to `sequences` sequences (or images) of `data`, a batch each, as the model takes them.
+    """Up to `sequences` sequences (or images) of `data`, one per batch, as the model takes them.
 
     `data`: a text file (also .xz), JSON lines with a field `text` or `input_ids`, an .npz with `images` or `input_ids`,
     or the name of a dataset. Text is cut into pieces of `length` tokens.
@@ -35,18 +40,6 @@ def load_batches(
     if path.suffix or len(path.parts) > 2:
         raise ValueError(f"there is no file {data}.")
     return _from_rows(model, _dataset(data, sequences), data, tokenizer, sequences, length)
-
-
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, unpacked if its name ends in .xz; a sentence if it is none or empty."""
-    try:
-        raw = path.read_bytes()
-        text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
-    except (UnicodeDecodeError, lzma.LZMAError) as error:
-        raise ValueError(f"{path} cannot be read as text ({error}).") from None
-    if not text.strip():
-        raise ValueError(f"{path} is empty.")
-    return text
 
 
 def _from_text(
@@ -97,15 +90,8 @@ def _from_rows(
 
 def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} of {path} is not JSON ({error.msg}).") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} of {path} is not a JSON object.")
-        yield row
+        if line.strip():
+            yield json_object(line, f"line {number} of {path}")
 
 
 def _from_arrays(model: PreTrainedModel, path: Path, sequences: int) -> list[dict[str, Tensor]]:
@@ -134,6 +120,8 @@ def _pixels(model: PreTrainedModel, images: np.ndarray) -> Tensor:
 
 
 def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
+    from transformers import AutoTokenizer
+
     where = name or model.name_or_path
     try:
         return AutoTokenizer.from_pretrained(where)
@@ -142,6 +130,7 @@ def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
 
 
 def _dataset(name: str, sequences: int) -> Iterable[dict[str, Any]]:
+    require("datasets")
     import datasets
 
     try:

@@ -1,27 +1,24 @@
 """A cache of folders that is safe to share: two processes at once, a crash in the middle, a damaged file.
 
-An entry is a folder named by its key. It is written under a temporary name and renamed when it is complete, with
-`meta.json` (names, sizes and sha256 of its files) in it, and it is checked against that before it is used.
+An entry is a folder named by its key. It appears when it is complete, with `meta.json` (names, sizes and sha256 of its
+files) in it, and it is checked against that before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock
+from uncollapse import files
 
-CACHE_VARIABLE = "UNCOLLAPSE_CACHE"
 META = "meta.json"
 
 
 def cache_folder() -> Path:
-    """Where tokenised data is kept: $UNCOLLAPSE_CACHE, or ~/.cache/uncollapse/tokens."""
-    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/uncollapse/tokens").expanduser()
+    """Where tokenised data is kept: `tokens` in the user's cache."""
+    return files.cache_root() / "tokens"
 
 
 def cache_key(*parts: str) -> str:
@@ -46,40 +43,30 @@ def cached_folder(key: str, write: Callable[[Path], None]) -> Path:
     root = cache_folder()
     entry = root / key
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{key}.lock"):
+        with files.lock(root / f"{key}.lock"):
             if not is_intact(entry):
                 _write_entry(entry, write)
     except OSError as error:
         raise ValueError(
             f"tokenised data cannot be kept in {root} ({error.strerror or error}); "
-            f"set ${CACHE_VARIABLE} to a folder with room that can be written."
+            f"set ${files.CACHE_VARIABLE} to a folder with room that can be written."
         ) from error
     return entry
 
 
 def _write_entry(entry: Path, write: Callable[[Path], None]) -> None:
-    """Fill a temporary folder, then put it in the place of the entry; the lock of the entry is held."""
-    for left in entry.parent.glob(f"{entry.name}-*.tmp"):  # of a writer that was killed: the lock is ours
-        shutil.rmtree(left)
-    new = entry.with_name(f"{entry.name}-{os.getpid()}.tmp")
-    new.mkdir()  # not mkdtemp, which would hide it from others who share the cache
-    try:
+    files.remove_leftovers(entry.parent, entry.name)  # the lock of the entry is held
+    with files.new_folder(entry, replace=True) as new:
         write(new)
-        files = {path.name: _description(path) for path in sorted(new.iterdir())}
-        (new / META).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
-        if entry.exists():
-            shutil.rmtree(entry)
-        new.rename(entry)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+        written = {path.name: _description(path) for path in sorted(new.iterdir())}
+        (new / META).write_text(json.dumps({"files": written}, indent=1), encoding="utf-8")
 
 
 def is_intact(entry: Path) -> bool:
-    """Whether the entry is there and every file has the size and sha256 that its meta.json names."""
+    """Whether the entry exists and every file has the size and sha256 that its meta.json names."""
     try:
-        files = json.loads((entry / META).read_text(encoding="utf-8"))["files"]
-        return all(_description(entry / name) == description for name, description in files.items())
+        written = json.loads((entry / META).read_text(encoding="utf-8"))["files"]
+        return all(_description(entry / name) == description for name, description in written.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 

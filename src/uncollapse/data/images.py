@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from uncollapse.extras import require
+
 from .text import SPLITS, find_data, load_rows
 
 HUB_NAMES = {  # short names of the recipes
@@ -55,7 +57,7 @@ class ArrayImages(Dataset[dict[str, Any]]):
 
 
 class RowImages(Dataset[dict[str, Any]]):
-    """Images of a dataset by `datasets`, decoded when asked for: items as in `ArrayImages`, each of its own size."""
+    """Images of a dataset that `datasets` loaded, decoded on access; items as in `ArrayImages`, sizes may differ."""
 
     def __init__(self, rows: Any, image: str, label: str) -> None:
         self.rows, self.image, self.label = rows, image, label
@@ -71,13 +73,13 @@ class RowImages(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images to train and validate on, and what a model has to know of them."""
+    """Images to train and validate on, and what a model needs to know about them."""
 
     name: str
     train: Dataset[dict[str, Any]]
     valid: Dataset[dict[str, Any]]
     class_names: tuple[str, ...]
-    size: int | None  # pixels of a side; None if it differs from image to image
+    size: int | None  # pixels per side; None if it differs between images
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -88,9 +90,9 @@ def load_images(name: str) -> ImageData:
 
     Args:
         name: "digits" (scikit-learn's 8 x 8 digits); the path of a folder with train and test .npz (`images`, `labels`)
-            or of a folder that `datasets` reads, such as one folder of pictures a class; a folder of $UNCOLLAPSE_DATA;
-            or a dataset on the hub. They are tried in this order. The original CIFAR files are pickles, which can run
-            code when they are read, and are refused.
+            or of a folder that `datasets` reads, such as one with a folder of pictures for each class; a folder of
+            $UNCOLLAPSE_DATA; or a dataset on the hub. They are tried in this order. The original CIFAR files are
+            pickles, which can run code when they are read, and are refused.
 
     >>> data = load_images("digits")
     >>> len(data.train), len(data.valid), data.size, data.train[0]["pixel_values"].shape
@@ -110,13 +112,13 @@ def load_images(name: str) -> ImageData:
 
 
 class ImageCollator:
-    """Items to a batch: resized so that the shorter side fits, cut to the centre, normalised; nothing at random.
+    """Collates items: resized so that the shorter side fits, cropped to the centre, normalised; nothing is random.
 
     Args:
-        image_size: pixels of a side.
-        mean: of pixels in [0, 1], a number a channel.
-        std: likewise.
-        channels: of the model; a single channel is repeated.
+        image_size: pixels per side.
+        mean: of pixels in [0, 1], one number per channel.
+        std: standard deviation, likewise.
+        channels: of the model; images with one channel are repeated.
 
     >>> data = load_images("digits")
     >>> batch = ImageCollator(16, data.mean, data.std, channels=3)([data.train[0], data.train[1]])
@@ -146,14 +148,15 @@ class ImageCollator:
         height, width = pixels.shape[-2:]
         if (height, width) == (self.image_size, self.image_size):
             return pixels
-        scale = self.image_size / min(height, width)
-        size = [max(self.image_size, round(side * scale)) for side in (height, width)]
+        factor = self.image_size / min(height, width)
+        size = [max(self.image_size, round(side * factor)) for side in (height, width)]
         pixels = functional.interpolate(pixels, size, mode="bilinear", antialias=True).clamp_(0.0, 1.0)
         top, left = ((side - self.image_size) // 2 for side in size)
         return pixels[..., top : top + self.image_size, left : left + self.image_size]
 
 
 def _digits() -> ImageData:
+    require("sklearn")
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -1,11 +1,17 @@
-"""A sample to look at a model with when none is given: real text and photographs that need no download."""
+"""The sample a model is diagnosed with when no data is given: real text and photographs that need no download."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoTokenizer, PreTrainedModel
+
+from uncollapse.extras import require
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SEQUENCES, LENGTH = 8, 256
 
@@ -41,13 +47,14 @@ def embedded_bytes(sequences: int, length: int) -> Tensor:
 
 
 def spread(ids: Tensor, sequences: int, length: int) -> Tensor:
-    """`sequences` pieces of `length` ids, evenly spread over a long one."""
+    """`sequences` pieces of `length` ids, evenly spread over a long sequence: (sequences, length)."""
     starts = torch.linspace(0, len(ids) - length, sequences).long()
     return torch.stack([ids[start : start + length] for start in starts])
 
 
 def embedded_images(count: int, size: tuple[int, int]) -> Tensor:
     """Crops of scikit-learn's two photographs, (count, 3, *size), values around 0 as vision models take them."""
+    require("sklearn")
     from sklearn.datasets import load_sample_images
 
     photos = [
@@ -63,17 +70,16 @@ def embedded_images(count: int, size: tuple[int, int]) -> Tensor:
 
 
 def sample_for(model: PreTrainedModel) -> tuple[list[dict[str, Tensor]], str]:
-    """Batches that fit the model, and a sentence part that names them."""
+    """Batches that fit the model, and a phrase that names them."""
     config = model.config
     if model.main_input_name == "pixel_values":
         size = config.image_size if isinstance(config.image_size, list | tuple) else (config.image_size,) * 2
         images = embedded_images(SEQUENCES, tuple(size))
-        return [
-            {"pixel_values": image[None]} for image in images
-        ], f"{SEQUENCES} crops of scikit-learn's two photographs"
+        batches = [{"pixel_values": image[None]} for image in images]
+        return batches, f"{SEQUENCES} crops of scikit-learn's two photographs"
     if model.main_input_name != "input_ids":
         raise ValueError(
-            f"there is no embedded sample for the input {model.main_input_name!r} of {type(model).__name__}; "
+            f"{type(model).__name__} takes {model.main_input_name}, for which there is no embedded sample; "
             "give batches."
         )
     length = min(LENGTH, getattr(config, "max_position_embeddings", None) or LENGTH)
@@ -84,6 +90,8 @@ def sample_for(model: PreTrainedModel) -> tuple[list[dict[str, Tensor]], str]:
 
 def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
     """The embedded text with the model's own tokenizer, or byte by byte if it has none."""
+    from transformers import AutoTokenizer
+
     vocabulary = model.config.vocab_size
     if model.name_or_path:
         try:
@@ -92,5 +100,5 @@ def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
             if len(ids) > LENGTH and int(ids.max()) < vocabulary:
                 return ids, "its own tokenizer"
         except (OSError, ValueError, ImportError, KeyError, TypeError):
-            pass  # no usable tokenizer beside the weights: bytes are said to be used in the report
+            pass  # no usable tokenizer beside the weights; the report says that bytes were used
     return embedded_bytes(1, 60_000)[0] % vocabulary, "bytes as token ids: no tokenizer was found with the model"

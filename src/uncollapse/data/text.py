@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .batches import read_text
+from uncollapse.extras import require
+
 from .sample import embedded_topics
 
 DATA_VARIABLE = "UNCOLLAPSE_DATA"
@@ -45,7 +48,7 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the content, split by split: other text, another fingerprint."""
+        """sha256 of the content, split by split."""
         digest = hashlib.sha256()
         for name, split in (("train", self.train), ("valid", self.valid), ("test", self.test)):
             inner = hashlib.sha256()
@@ -79,15 +82,27 @@ def load_text(name: str) -> Corpus:
     return _from_files(name, files) if files else _from_datasets(name, str(path), None)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, decompressed if its name ends in .xz; raises if it is not text or is empty."""
+    try:
+        raw = path.read_bytes()
+        text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    except (UnicodeDecodeError, lzma.LZMAError) as error:
+        raise ValueError(f"{path} cannot be read as text ({error}); give a text file in UTF-8.") from None
+    if not text.strip():
+        raise ValueError(f"{path} is empty; give a file with text.")
+    return text
+
+
 def find_data(name: str) -> Path | None:
-    """The file or folder that `name` is: as a path, or in $UNCOLLAPSE_DATA; None if it is neither."""
+    """The file or folder called `name`: as a path, else in $UNCOLLAPSE_DATA; None if neither exists."""
     root = os.environ.get(DATA_VARIABLE)
     candidates = [Path(name).expanduser()] + ([Path(root) / name] if root else [])
     return next((path for path in candidates if path.exists()), None)
 
 
 def _embedded() -> Corpus:
-    """Whole topics are held out, in an order that has nothing to do with their names, up to a tenth of the text."""
+    """Up to a tenth of the text validates: whole topics, chosen in an order that does not depend on their names."""
     topics = [topic + "\n\n" for topic in embedded_topics()]
     room = sum(map(len, topics)) // 10
     held: set[str] = set()
@@ -131,8 +146,8 @@ def _siblings(path: Path) -> dict[str, Path] | None:
     return files if files.get("train") == path and len(files) > 1 else None
 
 
-def _pieces(text: str) -> Split:
-    """The text cut at line ends into pieces of about `PIECE` characters.
+def _pieces(text: str, size: int = PIECE) -> Split:
+    """The text cut at line ends into pieces of about `size` characters.
 
     >>> [len(piece) for piece in _pieces("a line\\n" * 3_000)]
     [10003, 10003, 994]
@@ -140,7 +155,7 @@ def _pieces(text: str) -> Split:
     pieces = []
     start = 0
     while start < len(text):
-        end = text.find("\n", start + PIECE) + 1 or len(text)
+        end = text.find("\n", start + size) + 1 or len(text)
         pieces.append(text[start:end])
         start = end
     return tuple(pieces)
@@ -159,11 +174,12 @@ def load_rows(name: str, path: str, configuration: str | None, kind: str) -> Any
     """All splits of a dataset by `datasets`: a folder or file here, or a repository of the hub.
 
     Args:
-        name: how the user called it, for the message.
+        name: what the user called it, for the message.
         path: folder, file or repository.
-        configuration: which variant of the dataset; None is its own choice.
+        configuration: which variant of the dataset; None is its default.
         kind: what could be given instead, for the message.
     """
+    require("datasets")
     import datasets
 
     folder = Path(path)
@@ -202,7 +218,7 @@ def _from_datasets(name: str, path: str, configuration: str | None) -> Corpus:
 
 
 def _text_column(rows: Any, name: str) -> Split:
-    """The rows' text, each row ending in a line end, as WikiText's rows do."""
+    """The text of the rows; each gets a line end where it has none, as WikiText's rows have."""
     strings = [key for key, feature in rows.features.items() if getattr(feature, "dtype", "") in STRING_TYPES]
     column = "text" if "text" in strings else strings[0] if len(strings) == 1 else None
     if column is None:
@@ -211,15 +227,15 @@ def _text_column(rows: Any, name: str) -> Split:
     return _joined(text if text.endswith("\n") else text + "\n" for text in texts)
 
 
-def _joined(lines: Any) -> Split:
-    """Many short lines as few pieces of about `PIECE` characters."""
+def _joined(lines: Iterable[str], size: int = PIECE) -> Split:
+    """Many short lines as few pieces of about `size` characters."""
     pieces: list[str] = []
     held: list[str] = []
-    size = 0
+    length = 0
     for line in lines:
         held.append(line)
-        size += len(line)
-        if size >= PIECE:
+        length += len(line)
+        if length >= size:
             pieces.append("".join(held))
-            held, size = [], 0
+            held, length = [], 0
     return (*pieces, "".join(held)) if held else tuple(pieces)

@@ -32,7 +32,7 @@ def load_tokenizer(name: str, corpus: Corpus, vocab_size: int | None = None) -> 
         name: "bpe" (byte-level, with `vocab_size` entries), "word" (words between spaces and <eos> at each line end, as
             WikiText counts; `vocab_size` keeps the most frequent ones), "gpt2", "llama", a folder or a hub name.
         corpus: the text.
-        vocab_size: entries of a trained tokenizer; not for the others, which have their own.
+        vocab_size: entries of a trained tokenizer; the others have their own.
 
     >>> from uncollapse.data.text import Corpus
     >>> tokenizer = load_tokenizer("word", Corpus("example", ("the cat and the dog\\n",), ("the end\\n",)))
@@ -51,14 +51,14 @@ def load_tokenizer(name: str, corpus: Corpus, vocab_size: int | None = None) -> 
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 of what the tokenizer does to text: its serialised form, or its vocabulary if it has none."""
+    """sha256 of the serialised tokenizer, or of its vocabulary if it cannot be serialised."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     content = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
 
 def _stored(name: str) -> PreTrainedTokenizerBase:
-    """From $UNCOLLAPSE_DATA if it is there and can be read, else from the hub."""
+    """A stored tokenizer, from $UNCOLLAPSE_DATA if it can be read there, else from the hub."""
     kind, folder, hub_name = STORED[name]
     path = find_data(folder)
     if path is not None:
@@ -100,7 +100,7 @@ def _trained(name: str, corpus: Corpus, vocab_size: int | None) -> PreTrainedTok
 
 
 def _train_bpe(corpus: Corpus, vocab_size: int | None) -> Any:
-    """Byte-level BPE as GPT-2's: every text can be written, no token is unknown."""
+    """Byte-level BPE like GPT-2's: any text can be encoded, no token is unknown."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()

@@ -24,7 +24,7 @@ PIECES = 64  # encoded together, in parallel
 class TokenBlocks(Dataset[dict[str, Tensor]]):
     """Contiguous blocks of `length` tokens: `input_ids` and, the same, `labels`, which the models shift themselves.
 
-    What is left at the end is too short for a block and is left out: `dropped` tokens, fewer than `length`.
+    The last `dropped` tokens, fewer than `length`, are too short for a block and are left out.
 
     >>> import numpy as np
     >>> blocks = TokenBlocks(np.arange(10, dtype=np.uint16), length=4)
@@ -68,10 +68,10 @@ def token_data(
     """The corpus as blocks of `length` tokens, from the cache if it was encoded before.
 
     Args:
-        corpus: what `load_text` gave.
-        tokenizer: one, or its name for `load_tokenizer`.
+        corpus: what `load_text` returned.
+        tokenizer: a tokenizer, or its name for `load_tokenizer`.
         vocab_size: entries of a trained tokenizer.
-        length: tokens of a block.
+        length: tokens per block.
 
     >>> from uncollapse.data.text import load_text
     >>> data = token_data(load_text("embedded"), "bpe", vocab_size=300, length=64)
@@ -109,7 +109,7 @@ def token_data(
 
 
 def _encode(split: Split, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """All pieces, one after the other, as the smallest unsigned integers that hold the vocabulary."""
+    """The tokens of all pieces in order, in the smallest unsigned integers that hold the vocabulary."""
     dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
     arrays = [np.array(ids, dtype=dtype) for ids in _piece_ids(split, tokenizer)]
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)

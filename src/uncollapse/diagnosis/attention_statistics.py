@@ -31,7 +31,7 @@ class Masking:
 
     @classmethod
     def of(cls, attn_mask: Tensor | None, is_causal: bool, real: Tensor | None) -> Masking:
-        """From a mask as attention functions take it: bool, or float and added to the scores."""
+        """From a mask as attention functions take it: bool, or float to be added to the scores."""
         if attn_mask is None or attn_mask.dtype == torch.bool:
             return cls(visible=attn_mask, is_causal=is_causal, real=real)
         hidden = attn_mask <= HIDING
@@ -95,7 +95,7 @@ class AttentionStatistics:
 
     @torch.no_grad()
     def add(self, source: ScoreSource, masking: Masking) -> None:
-        """Take in the attention of a batch."""
+        """Add the attention of a batch."""
         batch, heads, queries, keys = source.shape
         rows = max(1, TILE_ENTRIES // (batch * heads * keys))
         received = torch.zeros(batch, heads, keys)
@@ -192,7 +192,7 @@ class AttentionStatistics:
         return self.propagated / self.positions
 
     def columns(self) -> dict[str, Tensor]:
-        """This layer's columns of `Diagnosis.heads`, a value a head."""
+        """This layer's columns of `Diagnosis.heads`, one value per head."""
         seen = self.rows > 0
         means = (self.sums / self.rows).where(seen, math.nan)
         mean_logit, mean_square = self.logit_sums / self.logit_count

@@ -1,4 +1,4 @@
-"""Diagnoses side by side: what `uc.compare` gives for two to four of them."""
+"""Diagnoses side by side: what `uc.compare` returns for two to four of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uncollapse.extras import require
+
 if TYPE_CHECKING:
     from .result import Diagnosis
 
@@ -15,7 +17,7 @@ MOST = 4  # diagnoses that fit beside each other on a page
 
 
 class Comparison(ABC):
-    """What `uc.compare` returns: findings in words, and a page."""
+    """What `uc.compare` returns: findings as sentences, and a page."""
 
     findings: Sequence[str]
 
@@ -28,6 +30,7 @@ class Comparison(ABC):
 
         An earlier page of uncollapse at `path` is replaced; any other file is refused unless `force`.
         """
+        require("altair", "vl_convert")
         from uncollapse.report.page import write  # charts are loaded when they are drawn
 
         return write(self.html(), path, force)
@@ -50,7 +53,7 @@ class DiagnosisComparison(Comparison):
 
     @property
     def findings(self) -> list[str]:  # type: ignore[override]  # computed when it is asked for
-        """Where they differ most, in words."""
+        """Where they differ most, as sentences."""
         from uncollapse.report.differences import differences
 
         from .pages import content_of
@@ -58,6 +61,7 @@ class DiagnosisComparison(Comparison):
         return differences([content_of(report, name) for report, name in zip(self.reports, self.names, strict=True)])
 
     def html(self) -> str:
+        require("altair", "vl_convert")
         from uncollapse.report.comparison_page import comparison_page
 
         from .pages import content_of, footer

@@ -1,4 +1,4 @@
-"""Observer: what is fed with tokens, queries and keys, layer by layer, and gives a Diagnosis."""
+"""Observer: takes tokens, queries and keys layer by layer, and gives a Diagnosis."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .token_statistics import TokenStatistics
 
 
 class Observer:
-    """Measures any model that you can feed to it; `uc.diagnose` uses it for Hugging Face models.
+    """Measures any model from the tensors you pass to it; `uc.diagnose` does so for Hugging Face models.
 
-    Layers are counted from 1. Feed as many batches as you like: sums are kept, not tensors.
+    Layers are counted from 1. Any number of batches may follow each other: sums are kept, not tensors.
 
     Args:
-        name: of the model, for the report.
-        decompositions: ranks are computed on the first so many sequences.
-        query: the query position that signal propagation is measured at, among the real tokens; the last by default.
+        name: name of the model in the report.
+        decompositions: number of sequences, from the first on, whose ranks are computed.
+        query: the query position at which signal propagation is measured, among the real tokens; the last by default.
 
     >>> import torch, uncollapse as uc
     >>> x, q, k = torch.randn(2, 9, 16), torch.randn(2, 4, 9, 4), torch.randn(2, 4, 9, 4)
@@ -40,7 +40,7 @@ class Observer:
         self.token_statistics: dict[int, TokenStatistics] = {}
         self.attention_statistics: dict[int, AttentionStatistics] = {}
         self.spectra: dict[int, Spectrum] = {}
-        self.missing: dict[str, str] = {}  # metric -> why it is not there
+        self.missing: dict[str, str] = {}  # metric -> why it could not be measured
         self.notes: list[str] = []
         self.sample = "data given by the caller"
         self.token_count = 0
@@ -57,14 +57,14 @@ class Observer:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """The result; there once the `with` block has ended."""
+        """The result; available once the `with` block has ended."""
         if self._diagnosis is None:
-            raise RuntimeError("the diagnosis is there when the `with` block of the observer has ended.")
+            raise RuntimeError("the diagnosis is available after the `with` block of the observer.")
         return self._diagnosis
 
     @torch.no_grad()
     def tokens(self, layer: int, x: Tensor, real: Tensor | None = None) -> None:
-        """Feed the tokens (B, T, M) that leave a layer's block; `real` (B, T) is False at padding."""
+        """Add the tokens (B, T, M) that leave a layer's block; `real` (B, T) is False at padding."""
         if x.dim() != 3:
             raise ValueError(f"tokens must be (batch, tokens, width), got {tuple(x.shape)}.")
         if layer not in self.token_statistics:
@@ -83,7 +83,7 @@ class Observer:
         is_causal: bool = False,
         real: Tensor | None = None,
     ) -> None:
-        """Feed a layer's queries (B, H, Q, D) and keys (B, G, K, D), as they enter the product; masks as in SDPA."""
+        """Add a layer's queries (B, H, Q, D) and keys (B, G, K, D) as they enter the product; masks as in SDPA."""
         if q.dim() != 4 or k.dim() != 4:
             raise ValueError(
                 f"q and k must be (batch, heads, tokens, size), got {tuple(q.shape)} and {tuple(k.shape)}."
@@ -100,13 +100,13 @@ class Observer:
         self.scores(layer, QueryKeyScores(q, k, scale), Masking.of(attn_mask, is_causal, real))
 
     def scores(self, layer: int, source: ScoreSource, masking: Masking) -> None:
-        """Feed a layer's scores."""
+        """Add a layer's scores."""
         if layer not in self.attention_statistics:
             self.attention_statistics[layer] = AttentionStatistics(source.shape[1], self.query)
         self.attention_statistics[layer].add(source, masking)
 
     def weights(self, layer: int, query: Tensor, key: Tensor, scale: float) -> None:
-        """Feed a layer's W_Q and W_K (H, D, M), one matrix a head, and the scale of its scores."""
+        """Add a layer's W_Q and W_K (H, D, M), one matrix per head, and the scale of its scores."""
         self.spectra[layer] = qk_spectrum(query, key, scale)
 
     def finish(self) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Diagnoses as pages: hands their tables and words to the charts."""
+"""Pages of diagnoses: passes their tables and sentences to the charts."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uncollapse.report.content import Content, Finding
+from uncollapse.extras import require
+from uncollapse.metrics.similarity import COSINE_WIDTH
+from uncollapse.report.content import DiagnosisContent, Finding
 
+from .attention_statistics import ENTROPY_WIDTH
 from .summary import layer_table
 
 if TYPE_CHECKING:
     from .result import Diagnosis
 
 
-def content_of(diagnosis: Diagnosis, name: str | None = None) -> Content:
-    """A diagnosis as `report/` takes it; `name` replaces that of the model."""
+def content_of(diagnosis: Diagnosis, name: str | None = None) -> DiagnosisContent:
+    """A diagnosis in the form that `report/` takes; `name` replaces the name of the model."""
     info = diagnosis.info
     about = (
         f"{len(diagnosis.layers)} layers, {len(diagnosis.heads)} heads; {info.get('sequences', 0)} sequences with "
         f"{info.get('tokens', 0):,} tokens ({info.get('sample', 'unknown data')})"
     )
-    return Content(
+    return DiagnosisContent(
         name=name or str(info.get("model", "a model")),
         about=about,
         layers=diagnosis.layers,
         heads=diagnosis.heads,
         cosines=diagnosis.histograms["cosine"],
+        cosine_width=COSINE_WIDTH,
         entropies=diagnosis.histograms["entropy"],
+        entropy_width=ENTROPY_WIDTH,
         propagation=diagnosis.propagation,
         eigenvalues=diagnosis.eigenvalues,
         findings=[Finding(v.kind, v.sentence, v.remedy, v.layers, v.heads, v.is_collapse) for v in diagnosis.verdicts],
@@ -39,6 +44,7 @@ def content_of(diagnosis: Diagnosis, name: str | None = None) -> Content:
 
 def write_page(diagnosis: Diagnosis, path: str | os.PathLike[str], force: bool) -> Path:
     """Write the page of one diagnosis."""
+    require("altair", "vl_convert")
     from uncollapse.report.diagnosis_page import diagnosis_page
     from uncollapse.report.page import write
 

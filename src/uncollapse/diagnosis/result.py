@@ -1,32 +1,36 @@
-"""Diagnosis: what was measured of a model, as tables, with verdicts in words."""
+"""Diagnosis: what was measured of a model, as tables, and the verdicts drawn from it."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
-from safetensors.torch import load_file, save_file
+
+from uncollapse import files
+from uncollapse.extras import MissingExtraError, require
 
 from .summary import summary
 from .verdicts import Verdict, judge
 
-FORMAT = 1  # of saved diagnoses
+FORMAT = 2  # of saved diagnoses
+JSON_FILE, ARRAYS_FILE = "diagnosis.json", "diagnosis.npz"
 
 
 @dataclass
 class Diagnosis:
     """The result of `uc.diagnose`.
 
-    `layers`: a row a layer, from 1; `heads`: a row a layer and head; `histograms`: cosines of token pairs by layer and
-    entropies of attention rows by head; `propagation`: rho by head and relative position; `eigenvalues` of W_QK by
-    head; `missing`: what could not be measured and why; `verdicts`: what it means, in words.
+    `layers`: one row per layer, counted from 1; `heads`: one row per head of each layer; `histograms`: cosines of token
+    pairs by layer and entropies of attention rows by head; `propagation`: rho by head and relative position;
+    `eigenvalues` of W_QK by head; `missing`: what could not be measured and why; `verdicts`: what the numbers mean.
     """
 
     layers: pd.DataFrame
@@ -57,70 +61,51 @@ class Diagnosis:
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder with `diagnosis.json` and `diagnosis.safetensors`; an existing folder is refused."""
-        folder = Path(path)
-        if folder.exists():
-            raise FileExistsError(f"{folder} exists already; give a new path.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            tensors: dict[str, torch.Tensor] = {}
-            columns: dict[str, dict[str, Any]] = {}
-            for name, table in self.tables.items():
-                columns[name] = {}
-                for column in table.columns:
-                    if table[column].dtype.kind in "if":
-                        tensors[f"{name}.{column}"] = torch.from_numpy(table[column].to_numpy(copy=True))
-                        columns[name][column] = None
-                    else:
-                        columns[name][column] = [str(value) for value in table[column]]
-            save_file(tensors, draft / "diagnosis.safetensors")
-            about = {
-                "format": FORMAT,
-                "info": self.info,
-                "missing": self.missing,
-                "notes": self.notes,
-                "not_finite": self.not_finite,
-                "columns": columns,
-                "verdicts": [verdict.sentence for verdict in self.verdicts],
-            }
-            (draft / "diagnosis.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-            os.chmod(draft, 0o755)
-            os.rename(draft, folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return folder
+        """Write a folder with `diagnosis.json` and `diagnosis.npz`; an existing folder is refused."""
+        arrays: dict[str, Any] = {}
+        columns: dict[str, dict[str, list[str] | None]] = {}  # text, or None for what is in the arrays
+        for name, table in self.tables.items():
+            columns[name] = {}
+            for column in table.columns:
+                numeric = table[column].dtype.kind in "biuf"
+                columns[name][column] = None if numeric else [str(value) for value in table[column]]
+                if numeric:
+                    arrays[f"{name}.{column}"] = table[column].to_numpy()
+        about = {
+            "format": FORMAT,
+            "info": self.info,
+            "missing": self.missing,
+            "notes": self.notes,
+            "not_finite": self.not_finite,
+            "columns": columns,
+            "verdicts": [verdict.sentence for verdict in self.verdicts],
+        }
+        with files.new_folder(Path(path)) as folder:
+            np.savez_compressed(folder / ARRAYS_FILE, **arrays)
+            (folder / JSON_FILE).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Diagnosis:
-        """Read what `save` wrote."""
+        """Read what `save` wrote, in this version or an earlier one."""
         folder = Path(path)
-        if not all((folder / f"diagnosis.{kind}").is_file() for kind in ("json", "safetensors")):
-            raise FileNotFoundError(f"{folder} holds no saved diagnosis (diagnosis.json and diagnosis.safetensors).")
-        about = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{folder} has format {about.get('format')}, this version reads {FORMAT}.")
-        tensors = load_file(folder / "diagnosis.safetensors")
-        tables = {
-            name: pd.DataFrame(
-                {
-                    column: tensors[f"{name}.{column}"].numpy() if values is None else values
-                    for column, values in columns.items()
-                }
+        file = folder / JSON_FILE
+        if not file.is_file():
+            raise FileNotFoundError(f"{folder} holds no saved diagnosis: there is no {JSON_FILE} in it.")
+        about = _read_json(file)
+        arrays_file, arrays = _read_arrays(folder, about.get("format"))
+        try:
+            tables = _tables(about["columns"], arrays, arrays_file)
+            return cls(
+                layers=tables["layers"],
+                heads=tables["heads"],
+                histograms={"cosine": tables["cosine_histogram"], "entropy": tables["entropy_histogram"]},
+                propagation=tables["propagation"],
+                eigenvalues=tables["eigenvalues"],
+                **{name: about[name] for name in ("info", "missing", "notes", "not_finite")},
             )
-            for name, columns in about["columns"].items()
-        }
-        return cls(
-            layers=tables["layers"],
-            heads=tables["heads"],
-            histograms={"cosine": tables["cosine_histogram"], "entropy": tables["entropy_histogram"]},
-            propagation=tables["propagation"],
-            eigenvalues=tables["eigenvalues"],
-            info=about["info"],
-            missing=about["missing"],
-            notes=about["notes"],
-            not_finite=about["not_finite"],
-        )
+        except (KeyError, AttributeError) as error:
+            raise ValueError(_damaged(file, f"it lacks {error}")) from None
 
     def to_html(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write one self-contained page of charts that opens from disk and needs no network.
@@ -131,7 +116,11 @@ class Diagnosis:
 
         return write_page(self, path, force)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        try:
+            require("altair", "vl_convert")
+        except MissingExtraError:
+            return None  # a notebook then shows the text
         from .pages import notebook_view
 
         return notebook_view(self)
@@ -140,3 +129,72 @@ class Diagnosis:
         return summary(self)
 
     __repr__ = __str__
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return files.json_object(file.read_text(encoding="utf-8"), "it")
+    except ValueError as error:  # also what is not UTF-8
+        raise ValueError(_damaged(file, str(error).rstrip("."))) from None
+
+
+def _read_arrays(folder: Path, version: object) -> tuple[Path, dict[str, np.ndarray]]:
+    """The numeric columns, by "table.column", and the file they are in."""
+    if version not in _READERS:
+        known = " and ".join(map(str, _READERS))
+        raise ValueError(f"{folder} has format {version}; this version of uncollapse reads the formats {known}.")
+    name, read = _READERS[version]
+    file = folder / name
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no saved diagnosis: {JSON_FILE} is there, {name} is missing.")
+    return file, read(file)
+
+
+def _read_npz(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(_damaged(file, str(error))) from None
+
+
+def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    require("safetensors")
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(_damaged(file, str(error))) from None
+
+
+_READERS: dict[
+    object, tuple[str, Callable[[Path], dict[str, np.ndarray]]]
+] = {  # by format: its file, and how to read it
+    1: ("diagnosis.safetensors", _read_safetensors),
+    FORMAT: (ARRAYS_FILE, _read_npz),
+}
+
+
+def _tables(
+    columns: dict[str, dict[str, list[str] | None]], arrays: dict[str, np.ndarray], file: Path
+) -> dict[str, pd.DataFrame]:
+    missing = [
+        key
+        for name, table in columns.items()
+        for c in table
+        if table[c] is None and (key := f"{name}.{c}") not in arrays
+    ]
+    if missing:
+        raise ValueError(_damaged(file, f"it lacks {missing[0]}"))
+    return {
+        name: pd.DataFrame(
+            {column: arrays[f"{name}.{column}"] if values is None else values for column, values in table.items()}
+        )
+        for name, table in columns.items()
+    }
+
+
+def _damaged(file: Path, reason: str) -> str:
+    return f"{file} is damaged ({reason}); diagnose the model again."

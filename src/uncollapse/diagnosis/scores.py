@@ -1,4 +1,4 @@
-"""Where rows of attention scores come from, a tile at a time: queries and keys, or a hidden state."""
+"""Sources of attention scores, read one tile at a time: queries and keys, or a hidden state."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from uncollapse.attention import HiddenState
 
 
 class ScoreSource(Protocol):
-    """Scores (B, H, Q, K), scaled and unmasked, of which any rows can be had without holding the rest."""
+    """Scores (B, H, Q, K), scaled and unmasked; any rows can be computed without holding the rest."""
 
     shape: tuple[int, int, int, int]
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
-        """Rows start .. stop over the first `keys` keys, (B, H, rows, keys), float32, the caller's to overwrite."""
+        """Rows start .. stop over the first `keys` keys, (B, H, rows, keys), float32; the caller may overwrite them."""
 
 
 class QueryKeyScores:

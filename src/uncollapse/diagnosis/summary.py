@@ -24,7 +24,7 @@ LAYER_COLUMNS = {
 
 
 def summary(diagnosis: Diagnosis) -> str:
-    """The verdicts, a row a layer, and what is missing."""
+    """The verdicts, one row per layer, and what is missing."""
     info = diagnosis.info
     lines = [
         f"Diagnosis of {info.get('model', 'a model')}: {len(diagnosis.layers)} layers, "

@@ -20,7 +20,7 @@ class TokenStatistics:
     """Sums over sequences for one layer; memory does not grow with their number."""
 
     def __init__(self, decompositions: int) -> None:
-        self.decompositions = decompositions  # ranks are of the first so many sequences
+        self.decompositions = decompositions  # number of sequences whose ranks are computed
         self.sequences = 0
         self.broken = False  # NaN or inf was seen; such sequences are left out of the sums
         self.sums = {"residual_ratio": 0.0, "residual_frobenius": 0.0, "norm_mean": 0.0}
@@ -30,7 +30,7 @@ class TokenStatistics:
         self.centred = Cosines.empty()
 
     def add(self, x: Tensor, real: Tensor | None) -> None:
-        """Take in tokens (B, T, M); `real` (B, T) is False at padding."""
+        """Add tokens (B, T, M); `real` (B, T) is False at padding."""
         for index, sequence in enumerate(x.detach()):
             tokens = sequence if real is None else sequence[real[index].to(sequence.device)]
             if len(tokens) >= 2:

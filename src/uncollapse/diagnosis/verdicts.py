@@ -1,4 +1,4 @@
-"""What the numbers mean, in words. Each threshold is a constant with its reason."""
+"""What the numbers of a diagnosis mean. Each threshold is a constant with its reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def layer_ranges(layers: Iterable[int]) -> str:
-    """Layer numbers in words.
+    """Layer numbers as text.
 
     >>> layer_ranges([1, 2, 3, 7])
     'Layers 1-3, 7'
@@ -74,7 +74,7 @@ ENTROPY_REMEDY = "What is known to help: a smaller learning rate, QK-norm, sigma
 
 
 def judge(diagnosis: Diagnosis) -> list[Verdict]:
-    """All findings, worst first; a model without a collapse is told so."""
+    """All findings, worst first; without a collapse, the first one says so."""
     found = [*_not_finite(diagnosis), *_rank(diagnosis.layers), *_entropy(diagnosis.heads)]
     if not any(verdict.is_collapse for verdict in found):
         found.insert(0, _healthy(diagnosis))

@@ -1,4 +1,4 @@
-"""How attention is spread over the keys: entropy, sinks. Rows of weights or scores are (..., K)."""
+"""Entropy and sinks of attention rows. Rows of weights or scores are (..., K)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-HIDDEN = -1e30  # score of a key that is not seen: exp gives 0, and 0 times it is 0, which -inf would make NaN
+HIDDEN = -1e30  # score of a masked key: its exp is 0, and 0 times it is 0, where -inf would give NaN
 _VANISHED = 1e-30  # sums of exponentials below this have lost digits
 
 
@@ -24,10 +24,10 @@ def entropy(weights: Tensor) -> Tensor:
 
 @dataclass
 class RowStatistics:
-    """What one pass over rows of scores (..., K) gives; every field is (...) but `exponentials` (..., K)."""
+    """Statistics of rows of scores (..., K); every field is (...), except `exponentials` (..., K)."""
 
     entropy: Tensor
-    entropy_no_first: Tensor  # of the weights without the first visible key, scaled to sum to one again
+    entropy_no_first: Tensor  # without the first visible key, renormalised
     first: Tensor  # weight on the first visible key
     largest_score: Tensor
     exponentials: Tensor  # exp(score - largest_score); divided by `normaliser`, the weights
@@ -38,7 +38,7 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     """Entropy and sink of softmax rows, from their scores; `scores` is overwritten.
 
     Args:
-        scores: (..., K), HIDDEN where a key is not seen.
+        scores: (..., K), HIDDEN where a key is masked.
         first: index of the first visible key of each row, (...).
 
     >>> import torch

@@ -1,4 +1,4 @@
-"""Counts of values in equal bins: what is kept of values too many to keep."""
+"""Histogram with equal bins, for values that are too many to store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXACT = 1 << 24  # histc counts in float32, which is exact up to here
 
 @dataclass
 class Histogram:
-    """`counts` (..., bins) over [low, high] with the exact sum beside them; a value outside counts in the end bin.
+    """`counts` (..., bins) over [low, high] and the exact sum of the values; values outside count in the end bins.
 
     >>> h = Histogram.empty(0.0, 1.0, 4)
     >>> h.add(torch.tensor([0.1, 0.1, 0.6]))
@@ -27,11 +27,11 @@ class Histogram:
 
     @classmethod
     def empty(cls, low: float, high: float, bins: int) -> Histogram:
-        """No value yet."""
+        """A histogram without values."""
         return cls(low, high, torch.zeros(bins, dtype=torch.int64))
 
     def add(self, values: Tensor) -> None:
-        """Count values of any shape; NaN is left out."""
+        """Count the values of a tensor of any shape; NaN is skipped."""
         values = values.detach().float()
         for part in torch.split(values.clamp(self.low, self.high).flatten(), _EXACT):
             self.counts += torch.histc(part, len(self.counts), self.low, self.high).long().cpu()
@@ -40,7 +40,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were counted."""
+        """Number of counted values."""
         return int(self.counts.sum())
 
     @property

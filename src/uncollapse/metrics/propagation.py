@@ -1,4 +1,4 @@
-"""Signal propagation: which tokens a query lets through (second paper, Section 4)."""
+"""Signal propagation: which tokens reach a query (second paper, Section 4)."""
 
 from __future__ import annotations
 

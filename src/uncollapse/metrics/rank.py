@@ -1,4 +1,4 @@
-"""How far tokens are from being all alike (rank collapse). Tokens are rows: (..., T, M)."""
+"""Rank collapse: how far tokens are from being all alike. Tokens are rows: (..., T, M)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def residual(x: Tensor) -> Tensor:
-    """Res(X) = X - 1 mean^T: what is left of the tokens without their mean (Eq. 8 to 10).
+    """Res(X) = X - 1 mean^T, the tokens minus their mean (Eq. 8 to 10).
 
     >>> import torch
     >>> residual(torch.tensor([[1.0, 2.0], [3.0, 2.0]]))
@@ -45,13 +45,13 @@ def norm_1_inf(x: Tensor) -> Tensor:
     >>> norm_1_inf(torch.ones(4, 1))
     tensor(2.)
     """
-    return norm_1(x).sqrt() * norm_inf(x).sqrt()  # the product itself would leave float32's range first
+    return norm_1(x).sqrt() * norm_inf(x).sqrt()  # the product itself would overflow earlier
 
 
 def residual_ratio(x: Tensor) -> Tensor:
     """Norm of Res(X) over norm of X in the (1, inf) sense (Eq. 44); 0 when all tokens are alike.
 
-    One number a sequence: (..., T, M) -> (...). Tokens that are all zero are all alike.
+    One number per sequence: (..., T, M) -> (...). Tokens that are all zero count as alike.
 
     >>> import torch
     >>> residual_ratio(torch.ones(5, 3)), residual_ratio(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
@@ -77,7 +77,7 @@ def residual_frobenius(x: Tensor) -> Tensor:
 def singular_values(x: Tensor) -> Tensor:
     """Singular values of X, largest first: (..., T, M) -> (..., min(T, M)), from the smaller Gram matrix in float64.
 
-    A value is good to 1e-8 of the largest one, which is all that ranks need, at a fraction of the price of an SVD.
+    Values are accurate to 1e-8 of the largest one, which is enough for ranks, at a fraction of the cost of an SVD.
     """
     x = x.double()
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
@@ -88,7 +88,7 @@ def singular_values(x: Tensor) -> Tensor:
 def stable_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
     """Squared Frobenius norm over squared spectral norm: 1 for tokens that are all alike.
 
-    `singular`: the singular values of X where they are known already.
+    `singular` are the singular values of X if they are already known.
 
     >>> import torch
     >>> stable_rank(torch.eye(3))
@@ -102,7 +102,7 @@ def stable_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
 def effective_rank(x: Tensor, singular: Tensor | None = None) -> Tensor:
     """Exponential of the entropy of the normalised singular values (Roy and Vetterli, 2007).
 
-    `singular`: the singular values of X where they are known already.
+    `singular` are the singular values of X if they are already known.
 
     >>> import torch
     >>> effective_rank(torch.diag(torch.tensor([2.0, 2.0, 0.0])))

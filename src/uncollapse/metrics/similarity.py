@@ -1,6 +1,6 @@
-"""How alike tokens are: the cosine of every pair of tokens of a sequence. Tokens are rows: (T, M).
+"""Similarity of tokens: the cosine of every pair of tokens of a sequence. Tokens are rows: (T, M).
 
-Pairs are counted into histograms tile by tile, so that no T x T matrix is ever held.
+Pairs are counted into histograms tile by tile, so that no T x T matrix is stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 from .histogram import Histogram
 
 ALIGNED = 0.99  # a pair with a larger cosine counts as aligned
-BINS = 400  # over [-1, 1]: 0.005 each, so that ALIGNED is an edge
+BINS = 400  # over [-1, 1], so that ALIGNED is an edge
+COSINE_WIDTH = 2.0 / BINS
 _ROWS = 256  # rows of a tile
 
 
@@ -26,7 +27,7 @@ class Cosines:
 
     @classmethod
     def empty(cls) -> Cosines:
-        """No pair yet."""
+        """No pairs."""
         return cls(Histogram.empty(-1.0, 1.0, BINS))
 
     def add(self, x: Tensor) -> None:
@@ -59,7 +60,7 @@ def unit_tokens(x: Tensor) -> Tensor:
 
 
 def cosine_pairs(x: Tensor) -> Tensor:
-    """The cosine of every pair of distinct tokens: (T, M) -> (T (T - 1) / 2,). For short sequences; else `Cosines`.
+    """The cosine of every pair of distinct tokens: (T, M) -> (T (T - 1) / 2,). For long sequences use `Cosines`.
 
     >>> import torch
     >>> cosine_pairs(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))

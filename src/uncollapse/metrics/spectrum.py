@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Numbers of each head (...), and its D eigenvalues that may differ from zero (..., D), complex."""
+    """Quantities of each head (...), and its D possibly non-zero eigenvalues (..., D), complex."""
 
     trace: Tensor  # tr W
     square: Tensor  # tr W^2, may be negative
@@ -58,7 +58,7 @@ def qk_scale(query: Tensor, key: Tensor) -> Tensor:
 
 
 def scale_of_grams(query_gram: Tensor, key_gram: Tensor) -> Tensor:
-    """The same from W_Q W_Q^T and W_K W_K^T, (..., D, D), for those who need them anyway."""
+    """The same from W_Q W_Q^T and W_K W_K^T, (..., D, D), if they are computed anyway."""
     return (query_gram * key_gram).sum(dim=(-1, -2))
 
 

@@ -1,15 +1,13 @@
-"""What conversion puts on a model: settings, marks on the layers, and the hooks that carry scores and skip.
+"""The hooks that turn a stock model into a converted one, and how they are removed.
 
-A pre-hook on the base model puts a fresh `PassScores` among the keyword arguments, which every block hands on to the
-attention function (interface.py). The visible skip is made by two hooks a layer: one remembers what enters the
-attention, one mixes it into the output of W_O. No parameter is added, no code replaced.
+A pre-hook on the base model adds a fresh `PassScores` to the keyword arguments, which every block passes on to the
+attention function (_interface.py). The visible skip takes two hooks per layer: one keeps what enters the attention, the
+other mixes it into the output of W_O. No parameter is added and no code is replaced.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, cast
 
 import torch
@@ -17,56 +15,34 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from uncollapse.attention.functional import check_backend
-from uncollapse.attention.rule import ScoreRule, check_share
-
+from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
+from ._settings import ConversionSettings
 from .families import LayerModules
-from .huggingface import KEYWORD, MARK, NAME, REENTRANT, PassScores
 
 CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
 
-class ConversionSettings:
-    """What a converted model runs with; one object shared by all its hooks, so that `set_alpha` acts at once."""
-
-    def __init__(self, rule: ScoreRule, alpha: float, backend: str) -> None:
-        check_share("alpha", alpha)
-        check_backend(backend)
-        if type(rule) is not ScoreRule:
-            raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
-        self.rule, self.alpha, self.backend = rule, float(alpha), backend
-
-    def to_config(self) -> dict[str, Any]:
-        """As plain data for config.json."""
-        return {"alpha": self.alpha, "backend": self.backend, "rule": asdict(self.rule)}
-
-    @classmethod
-    def from_config(cls, data: Mapping[str, Any]) -> ConversionSettings:
-        """The settings that `to_config` wrote."""
-        return cls(ScoreRule(**data["rule"]), data["alpha"], data["backend"])
-
-
 class LayerMark:
-    """What the hooks of one layer know: its number, its settings, and what entered the attention."""
+    """State that the hooks of one layer share: its number, its settings, and what entered the attention."""
 
     def __init__(self, n: int, name: str, settings: ConversionSettings) -> None:
         self.n, self.name, self.settings = n, name, settings
         self.entering: dict[int, Tensor] = {}  # by thread, from the attention's input to the output of W_O
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"entering": {}}  # what is under way belongs to a pass, not to a copy
+        return self.__dict__ | {"entering": {}}  # tensors of a running pass do not belong into a copy
 
 
 class Conversion:
-    """What `convert` did to a model, kept on its base model so that it can be undone."""
+    """What `convert` changed in a model; kept on its base model, so that it can be undone."""
 
     def __init__(self, settings: ConversionSettings, layers: list[LayerModules], stock_attention: str | None) -> None:
         self.settings, self.layers, self.stock_attention = settings, layers, stock_attention
         self.outputs: list[nn.Module] = []  # the W_O modules that carry a hook
-        self.checkpointed: nn.Module | None = None  # a block, which knows how gradient checkpointing is set
+        self.checkpointed: nn.Module | None = None  # a block, to read how gradient checkpointing is set
 
     def follow_outputs(self) -> None:
-        """Put the hook of the visible skip on each W_O, also where an adapter has wrapped it since."""
+        """Put the hook of the visible skip on each W_O, again if an adapter has replaced the module."""
         current = [layer.output for layer in self.layers]
         if len(self.outputs) == len(current) and all(a is b for a, b in zip(self.outputs, current, strict=True)):
             return
@@ -77,7 +53,7 @@ class Conversion:
         self.outputs = current
 
     def release_outputs(self) -> None:
-        """Take the hooks of the visible skip away."""
+        """Remove the hooks of the visible skip."""
         for output in self.outputs:
             _remove_hook(output, _mix_entering)
             delattr(output, MARK)
@@ -87,16 +63,13 @@ class Conversion:
 CONVERSION = "_hopfield_conversion"  # attribute of the base model
 
 
-def conversion_of(model: PreTrainedModel) -> Conversion:
-    """What `convert` did to this model; a ValueError if nothing."""
-    conversion = getattr(model.base_model, CONVERSION, None)
-    if conversion is None:
-        raise ValueError(f"{type(model).__name__} is not converted; call uncollapse.convert(model) first.")
-    return cast(Conversion, conversion)
+def conversion_of(model: PreTrainedModel) -> Conversion | None:
+    """What `convert` changed in this model, or None if it is stock."""
+    return getattr(model.base_model, CONVERSION, None)
 
 
-def attach(model: PreTrainedModel, settings: ConversionSettings, layers: list[LayerModules]) -> None:
-    """Turn `layers` of the model into layers with inherited scores."""
+def add_hooks(model: PreTrainedModel, settings: ConversionSettings, layers: list[LayerModules]) -> None:
+    """Give `layers` of the model inherited scores."""
     base = model.base_model
     conversion = Conversion(settings, layers, model.config._attn_implementation)
     for n, layer in enumerate(layers, start=1):
@@ -110,10 +83,10 @@ def attach(model: PreTrainedModel, settings: ConversionSettings, layers: list[La
     setattr(model.config, CONFIG_KEY, settings.to_config())
 
 
-def detach(model: PreTrainedModel) -> None:
-    """Undo `attach`; a model that is not converted stays as it is."""
+def remove_hooks(model: PreTrainedModel) -> None:
+    """Undo `add_hooks`; a model that is not converted stays as it is."""
     base = model.base_model
-    conversion: Conversion | None = getattr(base, CONVERSION, None)
+    conversion = conversion_of(model)
     if conversion is None:
         return
     conversion.release_outputs()
@@ -143,7 +116,7 @@ def _remove_hook(module: nn.Module, hook: Any) -> None:
 def _start_pass(
     base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Before the base model runs: a fresh `PassScores` among the keyword arguments."""
+    """Before the base model runs: add a fresh `PassScores` to the keyword arguments."""
     conversion: Conversion = getattr(base, CONVERSION)
     conversion.follow_outputs()
     _refuse_reentrant(conversion.checkpointed)
@@ -156,7 +129,7 @@ def _start_pass(
 
 
 def _refuse_reentrant(block: nn.Module | None) -> None:
-    """Raise if the blocks run under reentrant gradient checkpointing; they all have one setting."""
+    """Raise if the blocks run under reentrant gradient checkpointing; all blocks share one setting."""
     if block is None or not (block.gradient_checkpointing and block.training):
         return
     function = cast(Any, block._gradient_checkpointing_func)  # functools.partial(checkpoint, use_reentrant=...)
@@ -181,5 +154,5 @@ def _mix_entering(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> T
 
 
 def _thread() -> int:
-    """Which of several threads that may run one model this is; a compiled graph has one."""
+    """The thread that runs the model, of which there may be several; a compiled graph has one."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()

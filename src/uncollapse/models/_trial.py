@@ -1,9 +1,8 @@
-"""May a model be converted? Refusals known beforehand, and a trial run for models outside the table of families."""
+"""Can a model be converted? Checks of its config, and a trial run for models outside the table of families."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -15,11 +14,12 @@ from transformers.pytorch_utils import Conv1D
 
 from uncollapse.attention.rule import ScoreRule
 
-from ._hooks import ConversionSettings, attach, detach
+from ._hooks import add_hooks, remove_hooks
+from ._interface import KEYWORD, evaluation, refuse_unknown
+from ._settings import ConversionSettings
 from .families import LayerModules
-from .huggingface import KEYWORD, refuse_unknown
 
-PROBE = "hopfield_probe"  # the attention implementation of the trial run: stock attention that notes who calls it
+PROBE = "hopfield_probe"  # the attention implementation of the trial run: stock attention that records its caller
 
 
 def check_convertible(model: PreTrainedModel) -> None:
@@ -44,19 +44,19 @@ def check_convertible(model: PreTrainedModel) -> None:
 def find_layers(model: PreTrainedModel) -> list[LayerModules]:
     """The attention layers of a model outside the table, found and tested by running it on a tiny batch.
 
-    Each attention module must be called exactly once, be handed our keyword and no unknown one, and be followed by its
-    W_O; with alpha = alpha' = 0 the converted model must give the stock output.
+    Each attention module must be called exactly once, get our keyword argument and no unknown one, and be followed by
+    its W_O; with alpha = alpha' = 0 the converted model must give the stock output.
     """
     name = type(model).__name__
     with evaluation(model):
         batch = _tiny_batch(model)
         stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
         layers = _probe(model, batch)
-        attach(model, ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference"), layers)
+        add_hooks(model, ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference"), layers)
         try:
             converted = _run(model, batch)
         finally:
-            detach(model)
+            remove_hooks(model)
     close = 1e-3 if stock.dtype == torch.float32 else torch.finfo(stock.dtype).eps ** 0.5  # of the largest entry
     if not (converted - stock).abs().max() <= close * stock.abs().max():
         raise ValueError(
@@ -66,7 +66,7 @@ def find_layers(model: PreTrainedModel) -> list[LayerModules]:
 
 
 class _Trial:
-    """What the trial run saw: attention modules in the order of their calls, and the linear module after each call."""
+    """Record of the trial run: attention modules in the order of their calls, and the linear module after each."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.names = {module: name for name, module in model.base_model.named_modules()}
@@ -166,19 +166,6 @@ def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
         f"{type(model).__name__} cannot be converted: its input {model.main_input_name!r} is neither plain token ids "
         "nor images, so it cannot be tested."
     )
-
-
-@contextmanager
-def evaluation(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode and the random state, both put back afterwards."""
-    training = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-        model.train(False)
-        try:
-            yield
-        finally:
-            for module, mode in training.items():
-                module.training = mode
 
 
 AttentionInterface.register(PROBE, _probe_attention)

@@ -1,33 +1,37 @@
-"""convert(), restore(), from_pretrained(), set_alpha(): inherited scores in a model people already use."""
+"""convert(), restore(), set_alpha(), from_pretrained(): inherited scores in a model that you already have.
+
+What is done depends on the kind of model: huggingface.py serves models of transformers.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import transformers
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel
 
-from uncollapse.attention.rule import ScoreRule, Start, check_share, chosen_rule
+from uncollapse.attention.rule import ScoreRule, Start, chosen_rule
+from uncollapse.extras import require
 
-from ._hooks import CONFIG_KEY, CONVERSION, Conversion, ConversionSettings, attach, conversion_of, detach
-from ._trial import check_convertible, find_layers
-from .families import family_of, layers_of
-from .skip_free import SKIP_FREE_KEY, remove_residuals
+from ._settings import ConversionSettings
 
-HUB_KEYWORDS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def convert(
-    model: nn.Module,
+    model: Model,
+    *,
     alpha: float | None = None,
     alpha_hidden: float = 0.5,
     start: Start = "zero",
     rule: ScoreRule | None = None,
     backend: str = "auto",
-) -> nn.Module:
+) -> Model:
     """Give a stock Hugging Face model inherited scores, in place; no parameter is added.
 
     Each attention becomes alpha y + (1 - alpha) W_O softmax(H_n) V with H_n = alpha' H_{n-1} + (1 - alpha') Q K^T,
@@ -54,18 +58,20 @@ def convert(
     rule = chosen_rule(rule, alpha_hidden, start)
     settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend)
     inner = transformers_model(model)
-    if inner.name_or_path and (settings.alpha > 0 or rule.coefficients(2) != (0.0, 1.0)):
+    if inner.name_or_path and not settings.is_stock:
         warnings.warn(
             f"the weights of {inner.name_or_path} were not trained for inherited scores, so the model will be worse "
             "until it is trained on; start from alpha = alpha_hidden = 0 and raise both while training "
             "(uncollapse.set_alpha, or alpha_warmup in a training recipe).",
             stacklevel=2,
         )
-    _install(inner, settings)
+    from . import huggingface
+
+    huggingface.install(inner, settings)
     return model
 
 
-def restore(model: nn.Module) -> nn.Module:
+def restore(model: Model) -> Model:
     """Make a converted model stock again, bit for bit; a stock model stays as it is.
 
     >>> import uncollapse as uc
@@ -74,32 +80,28 @@ def restore(model: nn.Module) -> nn.Module:
     >>> uc.restore(uc.convert(model)).config._attn_implementation
     'sdpa'
     """
-    detach(transformers_model(model))
+    inner = transformers_model(model)
+    from . import huggingface
+
+    huggingface.uninstall(inner)
     return model
 
 
-def set_alpha(model: nn.Module, alpha: float | None = None, alpha_hidden: float | None = None) -> None:
-    """Change alpha, alpha' or both of a converted model; what is None stays.
+def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | None = None) -> Model:
+    """Change alpha, alpha' or both of a converted model, in place; what is None stays.
 
     >>> import uncollapse as uc
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=16, n_positions=8))
-    >>> uc.set_alpha(uc.convert(model, alpha=0.0, alpha_hidden=0.0), alpha=0.1, alpha_hidden=0.1)
+    >>> model = uc.set_alpha(uc.convert(model, alpha=0.0, alpha_hidden=0.0), alpha=0.1, alpha_hidden=0.1)
     >>> model.config.uncollapse["alpha"], model.config.uncollapse["rule"]["keep"]
     (0.1, 0.1)
     """
     inner = transformers_model(model)
-    settings = conversion_of(inner).settings
-    rule = settings.rule
-    if alpha_hidden is not None:
-        if rule.name != "hopfield":
-            raise ValueError(f"alpha_hidden belongs to the rule 'hopfield'; this model runs {rule.name!r}.")
-        rule = ScoreRule.hopfield(alpha_hidden, rule.start)
-    if alpha is not None:
-        check_share("alpha", alpha)
-        settings.alpha = float(alpha)
-    settings.rule = rule
-    setattr(inner.config, CONFIG_KEY, settings.to_config())
+    from . import huggingface
+
+    huggingface.change_alpha(inner, alpha, alpha_hidden)
+    return model
 
 
 def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedModel:
@@ -110,44 +112,21 @@ def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwar
     Args:
         path: a folder that `save_pretrained` wrote, or a name on the hub.
         auto_class: the class to build, such as `AutoModelForCausalLM`; None builds `config.architectures[0]`.
-        kwargs: go to that class's `from_pretrained`.
+        kwargs: passed to the `from_pretrained` of that class.
     """
-    if auto_class is None:
-        where = {key: value for key, value in kwargs.items() if key in HUB_KEYWORDS}
-        names = AutoConfig.from_pretrained(path, **where).architectures or [None]
-        auto_class = getattr(transformers, str(names[0]), None)
-        if auto_class is None:
-            raise ValueError(
-                f"the config of {path} names the architecture {names[0]!r}, which transformers does not have; "
-                "pass auto_class, for example transformers.AutoModelForCausalLM."
-            )
-    model = cast(PreTrainedModel, auto_class.from_pretrained(path, **kwargs))
-    if getattr(model.config, SKIP_FREE_KEY, False):
-        remove_residuals(model)
-    data = getattr(model.config, CONFIG_KEY, None)
-    if data is not None:
-        _install(model, ConversionSettings.from_config(data))
-    return model
+    require("transformers")
+    from . import huggingface
+
+    return huggingface.load(path, auto_class, **kwargs)
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:
     """The transformers model that `model` is or wraps."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            return module
+    if "transformers" in sys.modules:  # nobody has a model of a package that is not imported
+        from transformers import PreTrainedModel
+
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                return module
+    require("transformers")
     raise ValueError(f"expected a transformers model, or a module around one, got {type(model).__name__}.")
-
-
-def _install(model: PreTrainedModel, settings: ConversionSettings) -> None:
-    """Find the layers, then attach the hooks; if the model is refused, it is as before."""
-    before: Conversion | None = getattr(model.base_model, CONVERSION, None)
-    detach(model)
-    try:
-        check_convertible(model)
-        family = family_of(model)
-        layers = list(layers_of(model, family)) if family is not None else find_layers(model)
-    except ValueError:
-        if before is not None:
-            attach(model, before.settings, before.layers)
-        raise
-    attach(model, settings, layers)

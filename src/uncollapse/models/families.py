@@ -1,6 +1,6 @@
 """One table of model families: where a block, its attention, W_O and the query and key weights are.
 
-Everything that reads weights or places hooks reads this table. To add a family, add a row: the key is the
+Whatever reads weights or adds hooks looks here. To add a family, add a row: the key is the
 `model_type` of its config, and the tests sweep over the rows.
 """
 
@@ -104,7 +104,7 @@ def layers_of(model: PreTrainedModel, family: Family) -> Iterator[LayerModules]:
 
 @dataclass(frozen=True)
 class QueryKeyWeights:
-    """W_Q (H, D, M) and W_K (G, D, M) of one layer, a matrix a head, with their biases (H, D) and (G, D) or None."""
+    """W_Q (H, D, M) and W_K (G, D, M) of one layer, one matrix per head; biases (H, D) and (G, D), or None."""
 
     query: Tensor
     key: Tensor

@@ -1,150 +1,80 @@
-"""The attention function that transformers calls in every layer of a converted model."""
+"""Models of transformers, converted through `AttentionInterface`: find the layers, add the hooks, load and save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from typing import Any, cast
 
-import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+import transformers
+from transformers import AutoConfig, PreTrainedModel
 
-from uncollapse.attention import HiddenState, hopfield_attention
-from uncollapse.attention.reference import masked, softmax_of_visible
+from ._hooks import CONFIG_KEY, add_hooks, conversion_of, remove_hooks
+from ._interface import KEYWORD, NAME, PassScores, evaluation, is_causal_call, refuse_unknown
+from ._settings import ConversionSettings
+from ._trial import check_convertible, find_layers
+from .families import family_of, layers_of
+from .skip_free import SKIP_FREE_KEY, remove_residuals
 
-NAME = "hopfield"  # of the attention implementation
-KEYWORD = "hopfield_scores"  # under which the scores of a pass travel through the model's forward functions
-MARK = "_hopfield_layer"  # attribute that convert puts on each attention module
+__all__ = [
+    "KEYWORD",
+    "NAME",
+    "PassScores",
+    "change_alpha",
+    "evaluation",
+    "install",
+    "is_causal_call",
+    "load",
+    "refuse_unknown",
+    "uninstall",
+]
 
-# Keywords that models hand down to the attention function and that change nothing here: positions are already in q and
-# k, windows and packing are already in the mask, the rest steers what the model returns.
-HARMLESS = frozenset(
-    {
-        "cache_position",
-        "labels",
-        "num_items_in_batch",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "position_embeddings",
-        "position_ids",
-        "return_dict",
-        "sliding_window",
-        "use_cache",
-    }
-)
+HUB_KEYWORDS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
-class PassScores:
-    """The hidden state of one forward pass, by layer: made fresh for each pass, shared by nothing else.
+def install(model: PreTrainedModel, settings: ConversionSettings) -> None:
+    """Convert the model, or raise a ValueError that says why it cannot be; then it is as before."""
+    before = conversion_of(model)
+    remove_hooks(model)
+    try:
+        check_convertible(model)
+        family = family_of(model)
+        layers = list(layers_of(model, family)) if family is not None else find_layers(model)
+    except ValueError:
+        if before is not None:
+            add_hooks(model, before.settings, before.layers)
+        raise
+    add_hooks(model, settings, layers)
 
-    A plain class, because wrappers such as FSDP2 rebuild dicts, lists and tuples on the way through the model.
-    """
 
-    def __init__(self, depth: int, keep_all: bool, output_attentions: bool) -> None:
-        self.depth = depth
-        self.keep_all = keep_all  # a checkpointed layer runs again during backward and needs the state it started from
-        self.output_attentions = output_attentions
-        self.observe: Callable[[nn.Module, HiddenState, Tensor | None, bool], None] | None = None  # sees every layer
-        self.states: dict[int, HiddenState] = {}
-        self.recorded: dict[int, bool] = {}  # layer -> did it run with gradients on
+def uninstall(model: PreTrainedModel) -> None:
+    """Undo `install`; a stock model stays as it is."""
+    remove_hooks(model)
 
-    def inherited(self, n: int, name: str) -> HiddenState | None:
-        """The state that layer n = 1, 2, ... starts from."""
-        if n in self.recorded and torch.is_grad_enabled() and not self.recorded[n]:
-            raise ValueError(REENTRANT)
-        if n == 1:
-            return None
-        if n - 1 not in self.states:
+
+def change_alpha(model: PreTrainedModel, alpha: float | None, alpha_hidden: float | None) -> None:
+    """Change the numbers of a converted model; what is None stays."""
+    conversion = conversion_of(model)
+    if conversion is None:
+        raise ValueError(f"{type(model).__name__} is not converted; call uncollapse.convert(model) first.")
+    conversion.settings.change(alpha, alpha_hidden)
+    setattr(model.config, CONFIG_KEY, conversion.settings.to_config())
+
+
+def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTrainedModel:
+    """A saved model, converted again if its config says so."""
+    if auto_class is None:
+        where = {key: value for key, value in kwargs.items() if key in HUB_KEYWORDS}
+        names = AutoConfig.from_pretrained(path, **where).architectures or [None]
+        auto_class = getattr(transformers, str(names[0]), None)
+        if auto_class is None:
             raise ValueError(
-                f"{name} ran without the layer before it; inherited scores need every layer to run once, in order."
+                f"the config of {path} names the architecture {names[0]!r}, which transformers does not have; "
+                "pass auto_class, for example transformers.AutoModelForCausalLM."
             )
-        return self.states[n - 1]
-
-    def record(self, n: int, state: HiddenState) -> None:
-        """Keep layer n's state for the next layer; forget the one before it where nothing will ask for it again."""
-        if (
-            n not in self.recorded
-        ):  # a layer that runs again for checkpointing must not replace what others started from
-            self.recorded[n] = torch.is_grad_enabled()
-            self.states[n] = state
-        if not self.keep_all:
-            self.states.pop(n - 1, None)
-            if n == self.depth:
-                self.states.clear()
-
-
-REENTRANT = (
-    "inherited scores under reentrant gradient checkpointing would give wrong gradients; "
-    "use model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False})."
-)
-
-
-def hopfield_attention_forward(
-    module: nn.Module,
-    query: Tensor,  # (B, H, Q, D)
-    key: Tensor,  # (B, G, K, D)
-    value: Tensor,  # (B, G, K, Dv)
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """One layer's attention with the scores inherited from the layer before: (B, Q, H, Dv) and, if asked, weights."""
-    scores: PassScores | None = kwargs.pop(KEYWORD, None)
-    layer = getattr(module, MARK, None)
-    if scores is None or layer is None:
-        raise ValueError(
-            f"{type(module).__name__} was called outside the forward pass of a converted model; "
-            "call the model itself, or uncollapse.restore(model) first."
-        )
-    refuse_unknown(kwargs, layer.name)
-    queries, keys = query.shape[2], key.shape[2]
-    causal = is_causal_call(module, attention_mask, is_causal, queries)
-    if causal and keys > queries:  # prefill of an empty static cache: the keys behind the last query are not filled yet
-        key, value = key[:, :, :queries], value[:, :, :queries]
-
-    out, state = hopfield_attention(
-        query,
-        key,
-        value,
-        scores.inherited(layer.n, layer.name),
-        attn_mask=attention_mask,
-        is_causal=causal,
-        scale=scaling,
-        dropout_p=dropout,
-        enable_gqa=query.shape[1] != key.shape[1],
-        rule=layer.settings.rule,
-        backend=layer.settings.backend,
-        depth=scores.depth,
-    )
-    weights = None
-    if scores.output_attentions:
-        weights = softmax_of_visible(masked(state.scores(), attention_mask, causal)).to(value.dtype)
-    if scores.observe is not None:
-        scores.observe(module, state, attention_mask, causal)
-    scores.record(layer.n, state)
-    return out.transpose(1, 2), weights
-
-
-def refuse_unknown(kwargs: dict[str, Any], name: str) -> None:
-    """Raise for a keyword whose meaning is not known here, instead of ignoring it."""
-    for keyword, value in kwargs.items():
-        if value is not None and keyword not in HARMLESS:
-            raise ValueError(
-                f"{name} passes {keyword!r} to its attention function, which inherited scores do not support."
-            )
-
-
-def is_causal_call(module: nn.Module, attention_mask: Tensor | None, is_causal: bool | None, queries: int) -> bool:
-    """Whether a call without a mask is causal, as transformers' `sdpa_mask` means it: None stands for one of two."""
-    if attention_mask is not None or queries <= 1:
-        return False
-    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-
-
-# Both are needed: a mask name that is not registered silently drops causality.
-AttentionInterface.register(NAME, hopfield_attention_forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+    model = cast(PreTrainedModel, auto_class.from_pretrained(path, **kwargs))
+    if getattr(model.config, SKIP_FREE_KEY, False):
+        remove_residuals(model)
+    data = getattr(model.config, CONFIG_KEY, None)
+    if data is not None:
+        install(model, ConversionSettings.from_config(data))
+    return model

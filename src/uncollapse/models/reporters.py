@@ -1,4 +1,4 @@
-"""Where a Trainer reports: how a callback sends numbers to TensorBoard, Weights & Biases and the like."""
+"""How a callback logs numbers where its Trainer does: TensorBoard, Weights & Biases and the like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 
 
 class Reporters:
-    """The kinds of reporters that the Trainer itself uses (`report_to`); it hands its own to no callback."""
+    """Reporters of the kinds that the Trainer uses (`report_to`); a callback has no access to the Trainer's own."""
 
     def __init__(self) -> None:
         self._started: list[TrainerCallback] | None = None
@@ -23,7 +23,7 @@ class Reporters:
         control: TrainerControl,
         model: nn.Module,
     ) -> None:
-        """Send numbers at the step where training is; reporters start at the first call."""
+        """Log numbers at the current step; reporters start at the first call."""
         if self._started is None:
             kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
             self._started = [kind() for kind in kinds]

@@ -1,7 +1,7 @@
 """LocAteR: the second paper's penalty on the query-key matrices, as a number and as a callback for any Trainer.
 
-For W = W_Q^T W_K of a head it is kappa_scale tr(W^T W) + kappa_mean (tr W - 1)^2. What its own minimum is, and why the
-paper's theory does not call that localised, is in docs/locater.md.
+For W = W_Q^T W_K of a head it is kappa_scale tr(W^T W) + kappa_mean (tr W - 1)^2. docs/locater.md says where its
+minimum is, and why the paper's theory does not call that localised.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from uncollapse.metrics.spectrum import qk_trace, scale_of_grams
+from uncollapse.models.convert import transformers_model
 from uncollapse.models.families import QueryKeyWeights, each_query_key_weights, query_key_parameters
 from uncollapse.models.reporters import Reporters
 
-SHORT = (torch.float16, torch.bfloat16)  # dtypes whose products are summed in float32
+HALF = (torch.float16, torch.bfloat16)  # dtypes whose products are summed in float32
 
 
 def locater_penalty(
-    model: PreTrainedModel, kappa_scale: float, kappa_mean: float, reduction: Literal["sum", "none"] = "sum"
+    model: nn.Module, kappa_scale: float, kappa_mean: float, reduction: Literal["sum", "none"] = "sum"
 ) -> Tensor:
     """The penalty kappa_scale tr(W^T W) + kappa_mean (tr W - 1)^2 of the query-key matrices W = W_Q^T W_K.
 
-    It can be differentiated. Only products of the size of a head are formed, in float32 where weights are shorter.
+    It is differentiable. Only products of the size of a head are formed, in float32 for half precision weights.
 
     Args:
-        model: of a family that `uc.convert` lists; also one that DDP or FSDP2 has wrapped.
+        model: of a family in docs/huggingface.md; it may be wrapped by DDP, FSDP2, torch.compile or PEFT.
         kappa_scale: weight of tr(W^T W), kappa_1 of the paper.
         kappa_mean: weight of (tr W - 1)^2, kappa_2 of the paper.
-        reduction: "sum" over layers and heads, or "none" for a table (N, H): a row a layer, a column a query head.
+        reduction: "sum" over layers and heads, or "none" for a table (N, H).
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> model = GPT2Model(GPT2Config(n_layer=2, n_embd=8, n_head=4, vocab_size=16, n_positions=8))
@@ -45,12 +45,12 @@ def locater_penalty(
     _check(kappa_scale, kappa_mean)
     if reduction not in ("sum", "none"):
         raise ValueError(f'reduction must be "sum" or "none", got {reduction!r}.')
-    table = torch.stack([terms.penalty for terms in _each_layer(_unwrapped(model), kappa_scale, kappa_mean)])
+    table = torch.stack([terms.penalty for terms in _each_layer(transformers_model(model), kappa_scale, kappa_mean)])
     return table.sum() if reduction == "sum" else table
 
 
 class LocaterCallback(TrainerCallback):
-    """Adds the gradient of `locater_penalty` once an update, in any Hugging Face Trainer.
+    """Adds the gradient of `locater_penalty` once per update, in any Hugging Face Trainer.
 
     It is added to the gradients just before the optimizer's step, after clipping, so that it depends neither on the
     number of accumulation steps nor on that of processes (DDP, FSDP2). The Trainer's log gets `locater/penalty` (the
@@ -78,7 +78,7 @@ class LocaterCallback(TrainerCallback):
             raise ValueError(
                 "LocaterCallback cannot add to the gradients that DeepSpeed keeps; train with DDP or FSDP2."
             )
-        layers = query_key_parameters(_unwrapped(kwargs["model"]))
+        layers = query_key_parameters(transformers_model(kwargs["model"]))
         if not any(parameter.requires_grad for layer in layers for parameter in layer):
             raise ValueError(
                 "LocaterCallback has nothing to train: the query and key weights of every layer are frozen; "
@@ -90,7 +90,7 @@ class LocaterCallback(TrainerCallback):
     ) -> None:
         """Add the gradient."""
         _unscale(kwargs.get("optimizer"))
-        table = add_gradient(_unwrapped(kwargs["model"]), self.kappa_scale, self.kappa_mean)
+        table = add_gradient(transformers_model(kwargs["model"]), self.kappa_scale, self.kappa_mean)
         self._last = {
             "locater/penalty": table.penalty.sum(),
             "locater/trace": table.trace.mean(),
@@ -105,7 +105,7 @@ class LocaterCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Join the Trainer's own line of the step, which is in the history already and has been reported."""
+        """Add to the Trainer's own entry of the step, which is in the history already and has been reported."""
         if logs is None or "loss" not in logs or not self._last:
             return
         numbers = {name: value.item() for name, value in self._last.items()}
@@ -117,7 +117,7 @@ class LocaterCallback(TrainerCallback):
 
 
 class LocaterTerms(NamedTuple):
-    """Of each head, (H,) for a layer and (N, H) for a model: the penalty, tr W and tr(W^T W)."""
+    """The penalty, tr W and tr(W^T W) of each head: (H,) for a layer, (N, H) for a model."""
 
     penalty: Tensor
     trace: Tensor
@@ -125,12 +125,12 @@ class LocaterTerms(NamedTuple):
 
 
 def add_gradient(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -> LocaterTerms:
-    """Add the penalty's gradient to `.grad` of the weights that are trained; the terms (N, H) of the weights as is.
+    """Add the penalty's gradient to `.grad` of the weights that are trained; returns the terms (N, H).
 
-    It is written out, which takes fewer products than autograd; `locater_penalty` is its reference.
+    The gradient is written out, which takes fewer products than autograd; `locater_penalty` is its reference.
     """
     seen = []
-    with torch.enable_grad():  # so that gathered weights know where they come from
+    with torch.enable_grad():  # so that the gradient finds its way back to sharded weights
         for parameters, weights in zip(query_key_parameters(model), each_query_key_weights(model), strict=True):
             with torch.no_grad(), torch.autocast(weights.query.device.type, enabled=False):
                 heads = _Heads.of(weights)
@@ -158,13 +158,13 @@ def _add_gradient_of_key(heads: _Heads, slack: Tensor, factor: float, target: Te
 
 
 def _accumulate(parameter: nn.Parameter, weight: Tensor, add: Callable[[Tensor], None]) -> None:
-    """Have `add` add to that part of `.grad` where `weight` lies in the parameter; or hand a gradient back to it."""
+    """Let `add` write to the part of `.grad` that belongs to `weight`; through autograd where it is no view of it."""
     if not parameter.requires_grad:
         return
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     is_part = weight._base is parameter and parameter.grad.stride() == parameter.stride()
-    if is_part and weight.dtype not in SHORT and weight.dtype == parameter.grad.dtype:
+    if is_part and weight.dtype not in HALF and weight.dtype == parameter.grad.dtype:
         offset = weight.storage_offset() - parameter.storage_offset() + parameter.grad.storage_offset()
         add(parameter.grad.as_strided(weight.shape, weight.stride(), offset))
         return
@@ -177,11 +177,11 @@ def _each_layer(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -
     for weights in each_query_key_weights(model):
         with torch.autocast(weights.query.device.type, enabled=False):
             terms = _terms(_Heads.of(weights), kappa_scale, kappa_mean)
-        yield terms  # outside, so that whoever asks for it keeps its own autocast
+        yield terms  # outside the block, so that the caller keeps its own autocast
 
 
 class _Heads(NamedTuple):
-    """Of one layer, in float32 at least: each of G keys serves the H/G query heads of its group."""
+    """Weights of one layer, at least in float32: each of G key heads serves the H/G query heads of its group."""
 
     query: Tensor  # (G, H/G, D, M)
     key: Tensor  # (G, 1, D, M)
@@ -203,17 +203,7 @@ def _terms(heads: _Heads, kappa_scale: float, kappa_mean: float) -> LocaterTerms
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in SHORT else tensor
-
-
-def _unwrapped(model: nn.Module) -> PreTrainedModel:
-    """The model inside DDP, torch.compile or PEFT; of an adapted one, adapted query and key weights are refused."""
-    inner = extract_model_from_parallel(model, keep_torch_compile=False)
-    if hasattr(inner, "get_base_model"):
-        inner = inner.get_base_model()
-    if not isinstance(inner, PreTrainedModel):
-        raise ValueError(f"LocAteR needs a model of transformers, got {type(inner).__name__}.")
-    return inner
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def _unscale(optimizer: Any) -> None:

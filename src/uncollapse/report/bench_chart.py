@@ -1,18 +1,18 @@
-"""Time against SDPA by length, one line a form of attention."""
+"""Time relative to SDPA by length, one line per implementation of attention."""
 
 from __future__ import annotations
 
 import altair as alt
 import pandas as pd
 
-from .depth_chart import COLOURS
+from .theme import OKABE_ITO
 
 
 def bench_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """A panel a pass: `ratio` over `length` on a logarithmic scale, coloured by `name`, with a rule at 1.
+    """One panel per pass: `ratio` over `length` on a logarithmic axis, coloured by `name`, with a rule at 1.
 
-    Rows of causal attention are joined by lines; the others stand as points of their own. Rows without a ratio and
-    those of what everything is compared with are left out.
+    Causal lengths are joined by lines, the others are single points. Rows without a ratio and the rows of the baseline
+    itself are left out.
     """
     table = table[(table["group"] == "attention") & table["ratio"].notna() & (table["name"] != table["against"])]
     table = table.assign(tokens=[_tokens(row["length"], row["causal"]) for _, row in table.iterrows()])
@@ -37,7 +37,7 @@ def _panel(
     ticks = [t for t in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12, 20, 50) if span[0] <= t <= span[1]]
     colour = alt.Color(
         "name:N",
-        scale=alt.Scale(domain=names, range=COLOURS[: len(names)]),
+        scale=alt.Scale(domain=names, range=OKABE_ITO[: len(names)]),
         sort=names,
         legend=alt.Legend(title="attention", symbolOpacity=1, symbolSize=120, labelFontSize=12, labelLimit=300),
     )

@@ -1,4 +1,4 @@
-"""Chart: a Vega-Lite specification, the tables that it draws, and a line on how to read it."""
+"""Chart, a Vega-Lite specification with its tables and caption, and the parts that specifications share."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ import pandas as pd
 
 Spec = dict[str, Any]
 
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+SMALLEST = 1e-17  # below float64's rounding; a logarithmic axis shows 0 as this
+
 
 @dataclass(frozen=True)
 class Chart:
-    """What a page needs to draw one chart.
+    """One chart of a page.
 
-    `name` is its place in the page and the name of saved pictures; `aid` says in one line how to read it. In `spec`,
-    `data` is `{"table": name}` with a name of `tables`, so that a page holds a table once that several charts draw.
+    `name` is the id of its element and the file name of saved pictures; `caption` says in one line how to read it.
+    `data` in `spec` is `{"table": name}` with a name in `tables`, so that a page stores a table once if several charts
+    use it.
     """
 
     name: str
     spec: Spec
-    aid: str = ""
+    caption: str = ""
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
-    def alone(self, config: Spec | None = None) -> Spec:
-        """The specification with its tables inside."""
-        spec: Spec = _filled(copy.deepcopy(self.spec), {name: table_data(t) for name, t in self.tables.items()})
+    def standalone(self, config: Spec | None = None) -> Spec:
+        """The specification with its tables inlined."""
+        spec: Spec = _with_tables(copy.deepcopy(self.spec), {name: table_data(t) for name, t in self.tables.items()})
         return spec | {"config": config} if config else spec
 
 
 def table_data(table: pd.DataFrame) -> Spec:
-    """A table as Vega-Lite's inline data: CSV with four digits, a third of the size of JSON.
+    """A table as inline data of Vega-Lite: CSV with four significant digits, a third of the size of JSON.
 
     >>> table_data(pd.DataFrame({"layer": [1, 2], "value": [0.123456, float("inf")]}))["values"]
     'layer,value\\n1,0.1235\\n2,\\n'
@@ -46,14 +50,14 @@ def table_data(table: pd.DataFrame) -> Spec:
 
 
 def parameters(**values: Any) -> list[Spec]:
-    """Named values that a page may change while the chart is shown."""
+    """Parameters that the page can change while the chart is shown."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def wide(spec: Spec, height: int) -> Spec:
-    """A chart as wide as its place in the page."""
+def full_width(spec: Spec, height: int) -> Spec:
+    """A chart that fills the width of its container."""
     return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "$schema": SCHEMA,
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
@@ -62,14 +66,48 @@ def wide(spec: Spec, height: int) -> Spec:
 
 
 def number_axis(title: str | None, count: int) -> Spec:
-    """An axis for whole numbers 1, ..., count, with as many labels as there is room for."""
+    """An axis for the integers 1, ..., count; labels that do not fit are dropped."""
     values = list(range(1, count + 1))
     quiet = {"grid": False, "ticks": False, "domain": False, "labelAngle": 0, "labelOverlap": "parity"}
     return {"title": title, "values": values, "format": "d", **quiet}
 
 
+def logarithmic_axis() -> Spec:
+    """Ticks of a logarithmic axis of ratios; values below 0.01 are labelled as powers of ten."""
+    return {"tickCount": 6, "labelExpr": "datum.value < 0.01 ? format(datum.value, '.0e') : datum.value"}
+
+
+def gradient_legend(title: str | None = None, length: int = 220, **more: Any) -> Spec:
+    """A horizontal colour bar below the chart."""
+    size = {"gradientLength": length, "gradientThickness": 8}
+    return {"orient": "bottom", "direction": "horizontal", "title": title, **size, **more}
+
+
+def selection_band(
+    by: str, x: Spec, data: Spec, selected: str, filters: Sequence[Spec] = (), tooltips: Sequence[Spec] = ()
+) -> Spec:
+    """A shaded band behind the layer or head that is selected in the page; clicking a band selects it.
+
+    `by` is the column of the numbers on the axis `x`, `selected` the condition under which a band is shaded.
+    """
+    edges = [{"calculate": f"datum.{by} {sign} 0.5", "as": side} for sign, side in (("-", "left"), ("+", "right"))]
+    return {
+        "data": data,
+        "transform": [*filters, *edges],
+        "mark": {"type": "rect", "style": "chosen", "cursor": "pointer", **({} if tooltips else {"tooltip": None})},
+        "encoding": {
+            "x": {"field": "left", **x},
+            "x2": {"field": "right"},
+            "y": {"value": 0},
+            "y2": {"value": "height"},
+            "fillOpacity": {"condition": {"test": selected, "value": 0.13}, "value": 0},
+            **({"tooltip": list(tooltips)} if tooltips else {}),
+        },
+    }
+
+
 def tooltip(**titles: str | tuple[str, str]) -> list[Spec]:
-    """Fields of a tooltip with their titles; numbers get three digits unless a format is given."""
+    """Fields of a tooltip with their titles; numbers have three digits unless a format is given."""
     rows = []
     for name, title in titles.items():
         text, form = title if isinstance(title, tuple) else (title, ".3~g")
@@ -77,13 +115,13 @@ def tooltip(**titles: str | tuple[str, str]) -> list[Spec]:
     return rows
 
 
-def whole(title: str) -> tuple[str, str]:
-    """The title of a whole number in a tooltip."""
+def integer(title: str) -> tuple[str, str]:
+    """The title of an integer in a tooltip."""
     return title, "d"
 
 
 def series_colour(names: Sequence[str]) -> Spec:
-    """Colour by the column `report` (1, 2, ...), with the names in the legend; nothing for one report."""
+    """Colour by the column `report` (1, 2, ...) with a legend of names; empty for a single report."""
     if len(names) < 2:
         return {}
     legend = {"title": None, "orient": "top", "labelExpr": "names[datum.value - 1]", "labelLimit": 260, "columns": 2}
@@ -92,21 +130,21 @@ def series_colour(names: Sequence[str]) -> Spec:
 
 
 def series_tooltip(names: Sequence[str]) -> list[Spec]:
-    """The report's name in a tooltip; `names` is a parameter of the chart."""
+    """The name of the report in a tooltip; empty for a single report."""
     return [{"field": "name", "title": "report", "type": "nominal"}] if len(names) > 1 else []
 
 
 def series_names(names: Sequence[str]) -> list[Spec]:
-    """The transform that writes the report's name into each row, for tooltips; none for one report."""
+    """The transform that adds the column `name` for tooltips; empty for a single report."""
     return [{"calculate": "names[datum.report - 1]", "as": "name"}] if len(names) > 1 else []
 
 
-def _filled(value: Any, tables: Mapping[str, Spec]) -> Any:
+def _with_tables(value: Any, tables: Mapping[str, Spec]) -> Any:
     if isinstance(value, list):
-        return [_filled(item, tables) for item in value]
+        return [_with_tables(item, tables) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: tables[item["table"]] if key == "data" and "table" in item else _filled(item, tables)
+        key: tables[item["table"]] if key == "data" and "table" in item else _with_tables(item, tables)
         for key, item in value.items()
     }

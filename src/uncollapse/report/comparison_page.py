@@ -1,28 +1,26 @@
-"""The page that sets reports side by side: lines overlaid, violins and head maps beside each other."""
+"""The page that compares diagnoses: overlaid lines, and violins and head maps side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from html import escape
 
 import pandas as pd
 
 from . import depth_strip, entropy_violins, head_map, similarity_violins
 from .chart import Chart
-from .content import Content
+from .content import DiagnosisContent
 from .depth_lines import MEASURES, depth_lines
 from .diagnosis_page import choice_bar, findings_html, gaps_html, metric_menu, strip
 from .differences import differences
 from .eigenvalues import eigenvalue_plane
 from .entropy_histogram import entropy_histogram
-from .page import Section, bullet_list, document, menu
+from .page import Section, about_html, bullet_list, document, menu, series_cards
 from .propagation import propagation_line
-from .similarity_violins import KINDS
 from .violin import outlines
 
 
-def comparison_page(contents: Sequence[Content], footer: str) -> str:
+def comparison_page(contents: Sequence[DiagnosisContent], footer: str) -> str:
     """The HTML of a comparison."""
     names = [content.name for content in contents]
     collapsed = [content for content in contents if any(finding.collapse for finding in content.findings)]
@@ -36,25 +34,20 @@ def comparison_page(contents: Sequence[Content], footer: str) -> str:
         Section(
             "Depth at a glance",
             _each(contents, lambda c, name: strip(c, name, depth), "depth-strip"),
-            aid=depth_strip.AID,
+            caption=depth_strip.CAPTION,
         ),
         Section("By layer", _lines(contents, names), layout="pairs"),
-        Section(
-            "How alike are the tokens?",
-            similarities(_with_tokens(contents)),
-            menu("tokens", "tokens", KINDS, "raw"),
-            "pairs",
-            similarity_violins.AID,
-        ),
-        *_entropies(contents),
+        similarity_section("How alike are the tokens?", contents),
+        entropy_section("How widely does attention look?", contents),
+        _head_entropies(contents),
         Section(
             "Every head",
             _each(_with_heads(contents), lambda c, name: head_map.head_map(c.heads, c.depth, c.head_count, ends, name)),
             metric_menu([c.heads for c in _with_heads(contents)], metric) if ends else "",
             "pairs",
-            head_map.AID,
+            head_map.CAPTION,
         ),
-        Section("The chosen head", _companions(contents, names), layout="columns"),
+        Section("The chosen head", _head_charts(contents, names), layout="columns"),
     ]
     choice = {"layer": layer, "head": head, "metric": metric, "tokens": "raw"}
     lead = _lead(contents) + (choice_bar(depth, heads, layer, head) if heads else "")
@@ -62,20 +55,16 @@ def comparison_page(contents: Sequence[Content], footer: str) -> str:
     return document(" against ".join(names), lead, shown, choice, footer=footer)
 
 
-def _lead(contents: Sequence[Content]) -> str:
-    cards = "\n".join(
-        f'<div><h2><span class="key" style="background: var(--series-{number})"></span>{escape(content.name)}</h2>'
-        f'<p class="about">{escape(content.about)}</p>{findings_html(content.findings)}{gaps_html(content)}</div>'
-        for number, content in enumerate(contents, start=1)
-    )
-    words = bullet_list(differences(contents))
-    return f'<section class="card"><h2>What differs</h2>{words}</section>\n<div class="reports">{cards}</div>'
+def _lead(contents: Sequence[DiagnosisContent]) -> str:
+    bodies = [f"{about_html(c.about)}{findings_html(c.findings)}{gaps_html(c)}" for c in contents]
+    cards = series_cards([content.name for content in contents], bodies)
+    return f'<section class="card"><h2>What differs</h2>{bullet_list(differences(contents))}</section>\n{cards}'
 
 
 def _each(
-    contents: Sequence[Content], draw: Callable[[Content, str], Chart | None], name: str = "head-map"
+    contents: Sequence[DiagnosisContent], draw: Callable[[DiagnosisContent, str], Chart | None], name: str = "head-map"
 ) -> list[Chart]:
-    """One chart a report, with the report's name above it; the reading aid is the section's."""
+    """One chart per report, titled with the name of the report; the caption is that of the section."""
     drawn = [(content, draw(content, f"{name}-{n}")) for n, content in enumerate(contents, start=1)]
     return [_titled(chart, content.name) for content, chart in drawn if chart is not None]
 
@@ -83,60 +72,60 @@ def _each(
 def _titled(chart: Chart, name: str) -> Chart:
     title = chart.spec["title"]
     title = title if isinstance(title, dict) else {"text": title}
-    return replace(chart, aid="", spec=chart.spec | {"title": title | {"subtitle": name}})
+    return replace(chart, caption="", spec=chart.spec | {"title": title | {"subtitle": name}})
 
 
-def _lines(contents: Sequence[Content], names: Sequence[str]) -> list[Chart]:
+def _lines(contents: Sequence[DiagnosisContent], names: Sequence[str]) -> list[Chart]:
     layers = _stacked([content.layers for content in contents])
     return [depth_lines(layers, column, names) for column in MEASURES if column in layers]
 
 
-def similarities(contents: Sequence[Content]) -> list[Chart]:
-    """Violins of token similarity, one chart a report."""
+def similarity_section(title: str, contents: Sequence[DiagnosisContent]) -> Section:
+    """Violins of token similarity by layer, one chart per report that has them."""
 
-    def draw(content: Content, name: str) -> Chart:
-        return similarity_violins.similarity_violins(content.cosines, content.layers, content.depth, name)
+    def draw(content: DiagnosisContent, name: str) -> Chart:
+        return similarity_violins.similarity_violins(
+            content.cosines, content.cosine_width, content.layers, content.depth, name
+        )
 
-    return _each(contents, draw, "similarity-violins")
-
-
-def entropies_by_layer(contents: Sequence[Content]) -> list[Chart]:
-    """Violins of entropies by layer, one chart a report, on one axis."""
-    top = max((entropy_violins.top_of(content.entropies) for content in contents), default=0.0)
-
-    def draw(content: Content, name: str) -> Chart:
-        return entropy_violins.entropy_violins(content.entropies, content.depth, top, name)
-
-    return _each(contents, draw, "entropy-violins")
+    charts = _each([content for content in contents if len(content.cosines)], draw, "similarity-violins")
+    controls = menu("tokens", "tokens", similarity_violins.KINDS, "raw")
+    return Section(title, charts, controls, "pairs", similarity_violins.CAPTION)
 
 
-def _entropies(contents: Sequence[Content]) -> list[Section]:
+def entropy_section(title: str, contents: Sequence[DiagnosisContent]) -> Section:
+    """Violins of entropies by layer, one chart per report that has them, on one axis."""
+    measured, top = _with_entropies(contents)
+
+    def draw(content: DiagnosisContent, name: str) -> Chart:
+        return entropy_violins.entropy_violins(content.entropies, content.entropy_width, content.depth, top, name)
+
+    return Section(title, _each(measured, draw, "entropy-violins"), layout="pairs", caption=entropy_violins.CAPTION)
+
+
+def _head_entropies(contents: Sequence[DiagnosisContent]) -> Section:
+    measured, top = _with_entropies(contents)
+
+    def draw(content: DiagnosisContent, name: str) -> Chart:
+        return entropy_violins.head_violins(content.entropies, content.entropy_width, content.head_count, top, name)
+
+    charts = _each(measured, draw, "entropy-violins-of-heads")
+    return Section("The heads of the chosen layer", charts, layout="pairs", caption=entropy_violins.HEADS_CAPTION)
+
+
+def _with_entropies(contents: Sequence[DiagnosisContent]) -> tuple[list[DiagnosisContent], float]:
+    """The reports that have entropies, and the end of their common axis."""
     measured = [content for content in contents if len(content.entropies)]
-    if not measured:
-        return []
-    top = max(entropy_violins.top_of(content.entropies) for content in measured)
-
-    def by_head(content: Content, name: str) -> Chart:
-        return entropy_violins.head_violins(content.entropies, content.head_count, top, name)
-
-    layers = entropies_by_layer(measured)
-    heads = _each(measured, by_head, "entropy-violins-of-heads")
-    return [
-        Section("How widely does attention look?", layers, layout="pairs", aid=entropy_violins.AID),
-        Section("The heads of the chosen layer", heads, layout="pairs", aid=entropy_violins.HEADS_AID),
-    ]
+    tops = (entropy_violins.axis_top(content.entropies, content.entropy_width) for content in measured)
+    return measured, max(tops, default=0.0)
 
 
-def _with_tokens(contents: Sequence[Content]) -> list[Content]:
-    return [content for content in contents if len(content.cosines)]
-
-
-def _with_heads(contents: Sequence[Content]) -> list[Content]:
+def _with_heads(contents: Sequence[DiagnosisContent]) -> list[DiagnosisContent]:
     return [content for content in contents if len(content.heads)]
 
 
-def _companions(contents: Sequence[Content], names: Sequence[str]) -> list[Chart]:
-    """The chosen head of every report in one chart each."""
+def _head_charts(contents: Sequence[DiagnosisContent], names: Sequence[str]) -> list[Chart]:
+    """The charts of the selected head, each with all reports."""
     charts = []
     eigenvalues = _stacked([content.eigenvalues for content in contents])
     if len(eigenvalues):
@@ -146,12 +135,14 @@ def _companions(contents: Sequence[Content], names: Sequence[str]) -> list[Chart
         charts.append(propagation_line(propagation, names))
     entropies = _stacked([content.entropies for content in contents])
     if len(entropies):
-        shapes = outlines(entropies, ["report", "layer", "head"], entropy_violins.WIDTH)
-        charts.append(entropy_histogram(shapes[shapes["share"] > 0], entropy_violins.top_of(entropies), names))
+        width = contents[0].entropy_width
+        shapes = outlines(entropies, ["report", "layer", "head"], width)
+        top = entropy_violins.axis_top(entropies, width)
+        charts.append(entropy_histogram(shapes[shapes["share"] > 0], width, top, names))
     return charts
 
 
 def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All tables in one, with a column `report` from 1."""
+    """All tables in one, numbered from 1 in the column `report`."""
     numbered = [table.assign(report=n) for n, table in enumerate(tables, start=1) if len(table)]
     return pd.concat(numbered, ignore_index=True) if numbered else pd.DataFrame()

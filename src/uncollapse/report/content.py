@@ -1,4 +1,4 @@
-"""What a page is made of: tables and plain words, nothing that knows of models."""
+"""The content of a page as tables and text, independent of models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Finding:
-    """One verdict in words."""
+    """One verdict on a diagnosis."""
 
     kind: str
     sentence: str
@@ -21,15 +21,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Content:
-    """One diagnosis: its tables as `Diagnosis` has them, and what is said about it."""
+class DiagnosisContent:
+    """One diagnosis: the tables of `Diagnosis`, with its findings and notes."""
 
     name: str
     about: str
     layers: pd.DataFrame
     heads: pd.DataFrame
     cosines: pd.DataFrame  # layer, kind, low, count
+    cosine_width: float  # of a bin of `cosines`
     entropies: pd.DataFrame  # layer, head, low, count
+    entropy_width: float  # of a bin of `entropies`, in nats
     propagation: pd.DataFrame
     eigenvalues: pd.DataFrame
     findings: Sequence[Finding] = ()
@@ -48,7 +50,7 @@ class Content:
         return 0 if self.heads.empty else int(self.heads["head"].max())
 
     def first_choice(self) -> tuple[int, int]:
-        """The layer and head that a page shows first: the worst one."""
+        """Layer and head that are selected when a page opens: the worst one."""
         for finding in self.findings:
             if finding.collapse and finding.heads:
                 return self._lowest(finding.heads)

@@ -1,4 +1,4 @@
-"""The page of the demo: what collapse is, what four ways of attending made of the same training, and how it looks."""
+"""The page of the demo: rank collapse by depth, then four ways of attending trained on the same data."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from html import escape
 
 import pandas as pd
 
-from . import depth_lines, depth_networks, entropy_violins, similarity_violins
+from . import depth_lines, depth_networks
 from .chart import Chart
-from .comparison_page import entropies_by_layer, similarities
-from .page import Section, bullet_list, document, menu, named_rows, open_table, table_html
+from .comparison_page import entropy_section, similarity_section
+from .page import (
+    Section,
+    about_html,
+    bullet_list,
+    document,
+    named_rows,
+    notes_html,
+    open_table,
+    series_cards,
+    table_html,
+)
 from .picture import picture
-from .runs_page import RunsContent, TrainingCurve, words_html
-from .training_curves import training_curve
+from .runs_page import RunsContent, grouped_list
+from .training_curves import TrainingCurve, training_charts
 
 TITLE = "What keeps tokens apart?"
 PURPOSE = (
@@ -29,7 +39,7 @@ CAUTION = (
     "A small model, a short training and one seed: this page shows how to look, not which way of attending is best. "
     "For that, train several seeds (uncollapse train --seeds 3) and compare them (uncollapse compare)."
 )
-SPECTRUM_AID = (
+SPECTRUM_CAPTION = (
     "W = W_QᵀW_K of a head, means over all heads at each diagnosis. LocAteR pulls tr W towards 1 and holds tr(WᵀW), "
     "the size of W, down; the others are free."
 )
@@ -37,21 +47,21 @@ SPECTRUM_AID = (
 
 @dataclass(frozen=True)
 class DemoContent:
-    """What the demo found, as tables and words; methods are numbered from 1 in the order of `runs.names`."""
+    """The results of the demo; methods are numbered from 1 in the order of `runs.names`."""
 
     findings: Sequence[str]
-    words: Sequence[str]  # what each method is
+    descriptions: Sequence[str]  # one per method
     depth: pd.DataFrame  # as `depth_networks` takes it
-    depth_words: Sequence[str]  # a sentence a network
-    networks: Sequence[str]  # names by the numbers of its column `report`
-    layers: Sequence[pd.DataFrame]  # report, layer and MEASURES: before training, after it
+    depth_findings: Sequence[str]  # one sentence per network
+    networks: Sequence[str]  # names of the networks, in the order of the column `report` of `depth`
+    layers: Sequence[pd.DataFrame]  # before and after training; report, layer and MEASURES
     spectrum: Mapping[str, TrainingCurve]
     runs: RunsContent
     source: str
 
 
 def demo_page(content: DemoContent) -> str:
-    """The HTML."""
+    """The HTML of the demo."""
     runs = content.runs
     last = int(content.layers[-1]["layer"].max())
     sections = [section for section in _sections(content) if section.charts]
@@ -68,23 +78,22 @@ def demo_page(content: DemoContent) -> str:
 
 
 def demo_picture(content: DemoContent) -> bytes:
-    """The main charts in one PNG: depth at initialisation, learning, and the layers of the trained models."""
+    """PNG of the main charts: depth at initialisation, learning, and the layers of the trained models."""
     charts = [_depth(content), *_curves(content)[:1], _lines(content, "cosine_mean")[-1]]
     return picture(charts, [400, 300, 300][: len(charts)], 260)
 
 
+def depth_picture(content: DemoContent) -> bytes:
+    """PNG of the residual ratio by depth."""
+    return picture([_depth(content)], [560], 360)
+
+
 def _lead(content: DemoContent) -> str:
-    cards = "".join(
-        f'<div><h2><span class="key" style="background: var(--series-{number})"></span>{escape(name)}</h2>'
-        f'<p class="about">{escape(words)}</p></div>'
-        for number, (name, words) in enumerate(zip(content.runs.names, content.words, strict=True), start=1)
-    )
-    notes = "".join(f'<div class="verdict noted"><p><b>○</b> {escape(n)}</p></div>' for n in content.runs.notes)
     return (
         f"<p>{escape(PURPOSE)}</p>\n"
-        f'<section class="card"><h2>Five findings</h2>{words_html(content.findings)}'
-        f'<p class="aid">{escape(CAUTION)}</p></section>\n{notes}\n'
-        f'<div class="reports">{cards}</div>\n'
+        f'<section class="card"><h2>Five findings</h2>{grouped_list(content.findings)}'
+        f'<p class="aid">{escape(CAUTION)}</p></section>\n{notes_html(content.runs.notes)}\n'
+        f"{series_cards(content.runs.names, [about_html(text) for text in content.descriptions])}\n"
     )
 
 
@@ -94,13 +103,13 @@ def _sections(content: DemoContent) -> list[Section]:
         Section(
             "How deep can attention go?",
             [_depth(content)],
-            after=bullet_list(content.depth_words, "quiet") + table_html(_depth_table(content.depth), "The numbers"),
+            after=bullet_list(content.depth_findings, "quiet") + table_html(_depth_table(content.depth), "The numbers"),
         ),
         Section(
             "Do they learn?",
             _curves(content),
             layout="pairs",
-            aid="The same data in the same order, one seed each: no spread is known, and small gaps may be chance.",
+            caption="The same data in the same order, one seed each: no spread is known, and small gaps may be chance.",
             after=named_rows(runs.numbers),
         ),
         Section(
@@ -108,24 +117,13 @@ def _sections(content: DemoContent) -> list[Section]:
             [chart for measure in MEASURES for chart in _lines(content, measure)],
             layout="pairs",
         ),
-        Section(
-            "How alike are the tokens after training?",
-            similarities([d for d in runs.diagnoses if len(d.cosines)]),
-            menu("tokens", "tokens", similarity_violins.KINDS, "raw"),
-            "pairs",
-            similarity_violins.AID,
-        ),
-        Section(
-            "How widely does attention look after training?",
-            entropies_by_layer([d for d in runs.diagnoses if len(d.entropies)]),
-            layout="pairs",
-            aid=entropy_violins.AID,
-        ),
+        similarity_section("How alike are the tokens after training?", runs.diagnoses),
+        entropy_section("How widely does attention look after training?", runs.diagnoses),
         Section(
             "What LocAteR holds: the query-key matrix W of each head",
-            _drawn(content, content.spectrum),
+            training_charts(content.spectrum, runs.names),
             layout="pairs",
-            aid=SPECTRUM_AID,
+            caption=SPECTRUM_CAPTION,
         ),
     ]
 
@@ -135,22 +133,15 @@ def _depth(content: DemoContent) -> Chart:
 
 
 def _curves(content: DemoContent) -> list[Chart]:
-    """Learning curves; the loss per token and its exponential say the same as bits per byte."""
+    """Learning curves; loss and perplexity are left out, since bits per byte carry the same information."""
     titles = {"curve-eval-bits-per-byte": "Held-out bits per byte", "curve-loss": "Training loss"}
     curves = content.runs.curves
-    return _drawn(content, {name: replace(curves[name], title=t) for name, t in titles.items() if name in curves})
-
-
-def _drawn(content: DemoContent, measures: Mapping[str, TrainingCurve]) -> list[Chart]:
-    return [
-        training_curve(m.table, name, m.title, content.runs.names, logarithmic=m.logarithmic)
-        for name, m in measures.items()
-        if len(m.table)
-    ]
+    shown = {name: replace(curves[name], title=title) for name, title in titles.items() if name in curves}
+    return training_charts(shown, content.runs.names)
 
 
 def _lines(content: DemoContent, measure: str) -> list[Chart]:
-    """One measure before and after training, on one axis."""
+    """One measure before and after training, on a common axis."""
     values = pd.concat(content.layers)[measure].dropna()
     room = 0.05 * float(values.max() - values.min())
     usual = depth_lines.MEASURES[measure][2]
@@ -160,7 +151,7 @@ def _lines(content: DemoContent, measure: str) -> list[Chart]:
 
 
 def _depth_table(depth: pd.DataFrame) -> pd.DataFrame:
-    """A column a network, a row a depth."""
+    """One column per network, one row per depth."""
     wide = depth.pivot(index="depth", columns="attention", values="mean")[list(depth["attention"].unique())]
     wide = wide.map(lambda ratio: f"{ratio:.2g}")
     return wide.rename_axis(index="layers", columns=None).reset_index()

@@ -1,4 +1,4 @@
-"""The residual ratio of attention-only networks by depth, in the colours that a page gives its methods."""
+"""The residual ratio of attention-only networks by depth, one line per network."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .chart import Chart, Spec, number_axis, parameters, tooltip, whole, wide
+from .chart import SMALLEST, Chart, Spec, full_width, integer, logarithmic_axis, number_axis, parameters, tooltip
 
-SMALLEST = 1e-17  # below float64's rounding
-AID = (
+CAPTION = (
     "Residual ratio after each layer, on a logarithmic axis. 1: tokens as different as can be; a line that falls means "
     "that tokens become alike; near 1e-16 they are equal up to rounding."
 )
 
 
 def depth_networks(table: pd.DataFrame, names: Sequence[str], solid: int) -> Chart:
-    """Lines of `mean` over `depth`, one a network; the column `report` (from 1) chooses colour and name.
+    """Lines of `mean` over `depth`; the column `report` (from 1) selects colour and name of a network.
 
-    Numbers above `solid` are dashed: another network may lie below them.
+    Networks with a number above `solid` are dashed, since they may lie on top of another line.
     """
     shown = sorted(int(number) for number in table["report"].unique())
     table = table.assign(mean=table["mean"].clip(lower=SMALLEST))
@@ -37,7 +36,7 @@ def depth_networks(table: pd.DataFrame, names: Sequence[str], solid: int) -> Cha
         "type": "quantitative",
         "title": "residual ratio",
         "scale": {"type": "log", "domain": [lowest, 2.0]},
-        "axis": {"tickCount": 6, "labelExpr": "datum.value < 0.01 ? format(datum.value, '.0e') : datum.value"},
+        "axis": logarithmic_axis(),
     }
     x = {
         "field": "depth",
@@ -45,14 +44,14 @@ def depth_networks(table: pd.DataFrame, names: Sequence[str], solid: int) -> Cha
         "scale": {"domain": [0.7, deepest + 0.3], "nice": False, "zero": False},
         "axis": number_axis("layers", deepest),
     }
-    told = [
+    tooltips = [
         {"field": "attention", "title": "network", "type": "nominal"},
-        *tooltip(depth=whole("layers"), mean="residual ratio", spread="spread of initialisations"),
+        *tooltip(depth=integer("layers"), mean="residual ratio", spread="spread of initialisations"),
     ]
     other = f"datum.report > {solid}"
     dash = {"condition": {"test": other, "value": [5, 4]}, "value": [1, 0]}
     size = {"condition": {"test": other, "value": 22}, "value": 46}
-    encoding = {"x": x, "y": y, "color": colour, "tooltip": told}
+    encoding = {"x": x, "y": y, "color": colour, "tooltip": tooltips}
     spec = {
         "title": "Attention alone, at initialisation",
         "data": {"table": "depth-networks"},
@@ -62,4 +61,4 @@ def depth_networks(table: pd.DataFrame, names: Sequence[str], solid: int) -> Cha
             {"mark": {"type": "point", "filled": True, "opacity": 1}, "encoding": encoding | {"size": size}},
         ],
     }
-    return Chart("depth-networks", wide(spec, height=330), AID, {"depth-networks": table})
+    return Chart("depth-networks", full_width(spec, height=330), CAPTION, {"depth-networks": table})

@@ -1,4 +1,4 @@
-"""Depth at a glance: a cell a layer for the residual ratio, the similarity of tokens and the entropy."""
+"""Depth at a glance: one cell per layer for residual ratio, similarity of tokens and entropy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from .chart import Chart, parameters, tooltip, whole, wide
+from .chart import Chart, full_width, gradient_legend, integer, parameters, tooltip
 from .theme import MARGIN
 
-AID = (
+CAPTION = (
     "Orange is where tokens become alike or attention narrows to one key; "
     "a triangle marks a layer that a verdict calls collapsed."
 )
-# row -> column of the table, and whether 1 rather than 0 is the collapsed end
+# row: column of the table, and whether 1 (rather than 0) means collapsed
 ROWS = {
     "residual": ("residual_ratio", False),
     "similarity": ("cosine_mean", True),
@@ -28,7 +28,7 @@ MARK = "collapse"
 
 
 def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name: str = "depth-strip") -> Chart:
-    """Cells coloured from collapsed to not; `collapsed` are the layers named by a verdict."""
+    """Cells coloured from collapsed to healthy; `collapsed` are the layers that a verdict names."""
     cells = []
     for row, (column, reverse) in ROWS.items():
         if column in layers:
@@ -51,28 +51,20 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
         "scale": {"domain": rows, "padding": 0},
         "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 5, "minExtent": MARGIN},
     }
-    legend = {
-        "orient": "bottom",
-        "direction": "horizontal",
-        "title": None,
-        "gradientLength": 220,
-        "gradientThickness": 8,
-        "values": [0, 1],
-        "labelExpr": "datum.value == 0 ? 'collapsed' : 'apart, spread'",
-    }
+    legend = gradient_legend(values=[0, 1], labelExpr="datum.value == 0 ? 'collapsed' : 'apart, spread'")
     colour_of = {
         "field": "colour",
         "type": "quantitative",
         "scale": {"domain": [0, 1], "range": "diverging", "interpolate": "lab"},
         "legend": legend,
     }
-    told = [
+    tooltips = [
         {"field": "words", "type": "nominal", "title": "what"},
-        *tooltip(layer=whole("layer"), value=("value", ".2~g")),
+        *tooltip(layer=integer("layer"), value=("value", ".2~g")),
     ]
     cell = {
         "mark": {"type": "rect", "style": "cell", "cursor": "pointer"},
-        "encoding": {"x": x, "y": y, "color": colour_of, "tooltip": told},
+        "encoding": {"x": x, "y": y, "color": colour_of, "tooltip": tooltips},
     }
     text = {
         "transform": [{"calculate": "format(datum.value, abs(datum.value) < 0.01 ? '.0e' : '.2f')", "as": "shown"}],
@@ -103,7 +95,7 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
         "mark": {"type": "point", "shape": "triangle-up", "filled": True, "opacity": 1, "size": 70, "style": "warning"},
         "encoding": {"x": x, "y": y},
     }
-    spec = wide(
+    spec = full_width(
         {
             "title": "Residual, similarity, entropy",
             "data": {"table": name},
@@ -112,4 +104,4 @@ def depth_strip(layers: pd.DataFrame, collapsed: Iterable[int], depth: int, name
         },
         height=34 * len(rows),
     )
-    return Chart(name, spec, AID, {name: table, **({f"{name}-marks": marks} if len(marks) else {})})
+    return Chart(name, spec, CAPTION, {name: table, **({f"{name}-marks": marks} if len(marks) else {})})

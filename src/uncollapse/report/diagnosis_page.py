@@ -1,4 +1,4 @@
-"""The page of one diagnosis: verdicts, depth, tokens, attention, every head, and the chosen one."""
+"""The page of one diagnosis: verdicts, layers, tokens, attention, all heads and the selected head."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pandas as pd
 import vl_convert
 
 from .chart import Chart
-from .content import Content, Finding
+from .content import DiagnosisContent, Finding
 from .depth_strip import depth_strip
 from .eigenvalues import eigenvalue_plane
 from .entropy_histogram import entropy_histogram
-from .entropy_violins import HEAD_TABLE, entropy_violins, head_violins, top_of
+from .entropy_violins import HEAD_TABLE, axis_top, entropy_violins, head_violins
 from .head_map import extents, head_map, metrics_of
-from .page import Section, bullet_list, document, menu, table_html
+from .page import Section, about_html, bullet_list, document, menu, table_html
 from .propagation import propagation_line
 from .similarity_violins import KINDS, similarity_violins
 from .theme import config
 
-SIGNS = {"collapse": "▲", "healthy": "✓", "noted": "○"}  # not by colour alone
+SIGNS = {"collapse": "▲", "healthy": "✓", "noted": "○"}  # so that colour is not the only cue
 
 
-def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
-    """The HTML; `table` is the table of layers as it is to be read, with rounded numbers."""
+def diagnosis_page(content: DiagnosisContent, table: pd.DataFrame, footer: str) -> str:
+    """The HTML; `table` is the table of layers with rounded numbers."""
     layer, head = content.first_choice()
     ends = extents([content.heads]) if not content.heads.empty else {}
     metric = next(iter(ends), "")
@@ -35,7 +35,9 @@ def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
         _section("Depth at a glance", [strip(content)]),
         _section(
             "How alike are the tokens?",
-            [similarity_violins(content.cosines, content.layers, content.depth)] if len(content.cosines) else [],
+            [similarity_violins(content.cosines, content.cosine_width, content.layers, content.depth)]
+            if len(content.cosines)
+            else [],
             menu("tokens", "tokens", KINDS, "raw"),
         ),
         _section("How widely does attention look?", _entropy(content)),
@@ -44,9 +46,9 @@ def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
             [head_map(content.heads, content.depth, content.head_count, ends)] if ends else [],
             metric_menu([content.heads], metric) if ends else "",
         ),
-        _section("The chosen head", _companions(content), layout="columns"),
+        _section("The chosen head", _head_charts(content), layout="columns"),
     ]
-    lead = f'<p class="about">{escape(content.about)}</p>\n{findings_html(content.findings)}\n{gaps_html(content)}'
+    lead = f"{about_html(content.about)}\n{findings_html(content.findings)}\n{gaps_html(content)}"
     if not content.heads.empty:
         lead += choice_bar(content.depth, content.head_count, layer, head)
     choice = {"layer": layer, "head": head, "metric": metric, "tokens": "raw"}
@@ -56,10 +58,10 @@ def diagnosis_page(content: Content, table: pd.DataFrame, footer: str) -> str:
     )
 
 
-def strip(content: Content, name: str = "depth-strip", depth: int = 0) -> Chart | None:
-    """The depth strip with the layers that a verdict calls collapsed; None if no layer was measured.
+def strip(content: DiagnosisContent, name: str = "depth-strip", depth: int = 0) -> Chart | None:
+    """The depth strip, marking layers that a verdict calls collapsed; None if no layer was measured.
 
-    `depth` leaves room for the layers of deeper networks.
+    `depth` leaves room for the layers of deeper models on the same page.
     """
     if content.layers.empty:
         return None
@@ -67,17 +69,17 @@ def strip(content: Content, name: str = "depth-strip", depth: int = 0) -> Chart 
     return depth_strip(content.layers, collapsed, depth or content.depth, name)
 
 
-def notebook_html(content: Content) -> str:
-    """The summary and the depth strip, as a notebook shows them: a picture, no script."""
+def notebook_html(content: DiagnosisContent) -> str:
+    """Summary and depth strip for a notebook, as text and a picture without scripts."""
     chart = strip(content)
     picture = ""
     if chart is not None:
-        spec = chart.alone(config("light")) | {"width": 620}
+        spec = chart.standalone(config("light")) | {"width": 620}
         for parameter in spec["params"]:
             if parameter["name"] == "layer":
-                parameter["value"] = 0  # nothing is chosen in a picture
+                parameter["value"] = 0  # nothing is selected in a picture
         svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
-        picture = f'<img alt="{escape(chart.aid)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
+        picture = f'<img alt="{escape(chart.caption)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
     items = "".join(
         f"<li>{_sign(finding)} {escape(finding.sentence)} {escape(finding.remedy)}</li>" for finding in content.findings
     )
@@ -88,7 +90,7 @@ def notebook_html(content: Content) -> str:
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
-    """Verdicts in plain words with their remedies."""
+    """One box per verdict with its remedy."""
     cards = []
     for finding in findings:
         remedy = f'<p class="remedy">{escape(finding.remedy)}</p>' if finding.remedy else ""
@@ -98,8 +100,8 @@ def findings_html(findings: Sequence[Finding]) -> str:
     return "\n".join(cards)
 
 
-def gaps_html(content: Content) -> str:
-    """What could not be measured and why, and what else there is to know."""
+def gaps_html(content: DiagnosisContent) -> str:
+    """What was not measured and why, and further notes."""
     sentences = [f"Not measured: {what}, because {why}" for what, why in content.missing.items()]
     if content.heads.empty and "attention" not in content.missing:
         sentences.append("Not measured: attention; no queries and keys were seen.")
@@ -111,7 +113,7 @@ def gaps_html(content: Content) -> str:
 
 
 def choice_bar(depth: int, heads: int, layer: int, head: int) -> str:
-    """The chosen layer and head, always in sight and changed by keyboard too."""
+    """Menus of layer and head that stay visible while the page scrolls."""
     layers = {n: (str(n), "") for n in range(1, depth + 1)}
     numbers = {n: (str(n), "") for n in range(1, heads + 1)}
     return (
@@ -125,34 +127,36 @@ def metric_menu(heads: Sequence[pd.DataFrame], chosen: str) -> str:
     return menu("metric", "metric", metrics_of(pd.concat(list(heads), ignore_index=True)), chosen)
 
 
-def _entropy(content: Content) -> list[Chart]:
+def _entropy(content: DiagnosisContent) -> list[Chart]:
     if content.entropies.empty:
         return []
-    top = top_of(content.entropies)
+    width = content.entropy_width
+    top = axis_top(content.entropies, width)
     return [
-        entropy_violins(content.entropies, content.depth, top),
-        head_violins(content.entropies, content.head_count, top),
+        entropy_violins(content.entropies, width, content.depth, top),
+        head_violins(content.entropies, width, content.head_count, top),
     ]
 
 
-def _companions(content: Content) -> list[Chart]:
+def _head_charts(content: DiagnosisContent) -> list[Chart]:
     charts = []
     if len(content.eigenvalues):
         charts.append(eigenvalue_plane(content.eigenvalues, [content.name]))
     if len(content.propagation):
         charts.append(propagation_line(content.propagation, [content.name]))
     if len(content.entropies):
-        top = top_of(content.entropies)
-        shapes = head_violins(content.entropies, content.head_count, top).tables[HEAD_TABLE]
-        charts.append(entropy_histogram(shapes, top, [content.name], HEAD_TABLE))
+        width = content.entropy_width
+        top = axis_top(content.entropies, width)
+        shapes = head_violins(content.entropies, width, content.head_count, top).tables[HEAD_TABLE]
+        charts.append(entropy_histogram(shapes, width, top, [content.name], HEAD_TABLE))
     return charts
 
 
 def _section(
     title: str, charts: Sequence[Chart | None], controls: str = "", layout: Literal["rows", "columns"] = "rows"
 ) -> Section | None:
-    there = [chart for chart in charts if chart is not None]
-    return Section(title, there, controls, layout) if there else None
+    present = [chart for chart in charts if chart is not None]
+    return Section(title, present, controls, layout) if present else None
 
 
 def _tone(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""What sets reports apart, in words with their numbers."""
+"""Sentences on how reports differ, with their numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .content import Content
+from .chart import SMALLEST
+from .content import DiagnosisContent
 
-FACTOR, STEP = 1.1, 0.02  # smaller differences than these are called alike
-SMALLEST = 1e-17
-MEASURES = {  # column: words, whether a difference is a factor rather than a step
+FACTOR, STEP = 1.1, 0.02  # smaller ratios and differences count as equal
+MEASURES = {  # column: name, whether values are compared by their ratio rather than their difference
     "residual_ratio": ("residual ratio", True),
     "cosine_mean": ("mean cosine of tokens", False),
     "entropy_normalised": ("normalised entropy", False),
@@ -19,13 +19,13 @@ MEASURES = {  # column: words, whether a difference is a factor rather than a st
 }
 
 
-def differences(contents: Sequence[Content]) -> list[str]:
-    """Sentences: depth, verdicts, and for each measure the layer in which the reports are furthest apart."""
+def differences(contents: Sequence[DiagnosisContent]) -> list[str]:
+    """Differences in depth and verdicts, and for each measure the layer in which the reports differ most."""
     return [*_depths(contents), *_verdicts(contents), *_measures(contents)]
 
 
 def number(value: float) -> str:
-    """Two or three digits, as people write them.
+    """A number with two significant digits, or without decimals from 100 on.
 
     >>> number(3.3e-16), number(0.0493), number(184.2), number(0.0)
     ('3.3e-16', '0.049', '184', '0')
@@ -36,7 +36,7 @@ def number(value: float) -> str:
     return f"{digits}e{int(exponent)}" if exponent else digits
 
 
-def _depths(contents: Sequence[Content]) -> list[str]:
+def _depths(contents: Sequence[DiagnosisContent]) -> list[str]:
     depths = [content.depth for content in contents]
     if len(set(depths)) == 1:
         return []
@@ -44,7 +44,7 @@ def _depths(contents: Sequence[Content]) -> list[str]:
     return [f"Depth: {listed}; layers are compared by number, from 1 to {min(depths)}."]
 
 
-def _verdicts(contents: Sequence[Content]) -> list[str]:
+def _verdicts(contents: Sequence[DiagnosisContent]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for content in contents:
         for finding in content.findings:
@@ -60,7 +60,7 @@ def _verdicts(contents: Sequence[Content]) -> list[str]:
     return sentences or ["Collapse: found in none of them."]
 
 
-def _measures(contents: Sequence[Content]) -> list[str]:
+def _measures(contents: Sequence[DiagnosisContent]) -> list[str]:
     sentences = []
     for column, (words, factor) in MEASURES.items():
         if not all(column in content.layers for content in contents):

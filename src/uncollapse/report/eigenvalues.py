@@ -1,4 +1,4 @@
-"""The eigenvalues of the chosen head's query-key matrix in the complex plane."""
+"""Eigenvalues of the selected head's query-key matrix in the complex plane."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .chart import Chart, Spec, parameters, series_colour, series_names, series_tooltip, tooltip
+from .chart import SCHEMA, Chart, Spec, parameters, series_colour, series_names, series_tooltip, tooltip
 
-AID = "A dot is an eigenvalue of the query-key matrix; in theory attention localises where they crowd away from 0."
+CAPTION = "A dot is an eigenvalue of the query-key matrix; in theory attention localises where they crowd away from 0."
 NAME = "eigenvalues"
-SIDE = 216  # pixels; a square, so that angles are true
+SIDE = 216  # pixels; the plot is square, so that angles are not distorted
 
 
 def eigenvalue_plane(eigenvalues: pd.DataFrame, names: Sequence[str]) -> Chart:
-    """Dots for the head chosen in the page; `eigenvalues` has report, layer, head, real and imag."""
+    """One dot per eigenvalue of the selected head; `eigenvalues` has report, layer, head, real and imag."""
     axis = {"format": ".2~g", "tickCount": 4, "labelFlush": False}
     real = {"type": "quantitative", "title": "real part", "axis": axis}
     imag = {"type": "quantitative", "title": "imaginary part", "axis": axis}
-    # Invisible corners make both axes reach equally far, with 0 in the middle.
+    # Invisible points in the corners give both axes the same range, centred at 0.
     reach = {"op": "max", "field": "reach", "as": "reach"}
     corners = [
         {
@@ -42,7 +42,7 @@ def eigenvalue_plane(eigenvalues: pd.DataFrame, names: Sequence[str]) -> Chart:
         },
     }
     spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "$schema": SCHEMA,
         "width": SIDE,
         "height": SIDE,
         "title": {"text": {"expr": "'Eigenvalues, layer ' + layer + ', head ' + head"}},
@@ -55,4 +55,4 @@ def eigenvalue_plane(eigenvalues: pd.DataFrame, names: Sequence[str]) -> Chart:
         ],
         "layer": [*corners, *zero, dots],
     }
-    return Chart(NAME, spec, AID, {NAME: eigenvalues})
+    return Chart(NAME, spec, CAPTION, {NAME: eigenvalues})

@@ -1,4 +1,4 @@
-"""The entropies of the chosen head's attention rows, as a histogram."""
+"""Histogram of the entropies of the selected head's attention rows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .chart import Chart, parameters, series_colour, series_names, series_tooltip, tooltip, wide
-from .entropy_violins import WIDTH
+from .chart import Chart, full_width, parameters, series_colour, series_names, series_tooltip, tooltip
 
-AID = "How wide the rows of this head look, in nats: bars at 0 are rows with all their weight on one key."
+CAPTION = "How wide the rows of this head look, in nats: bars at 0 are rows with all their weight on one key."
 NAME = "entropy-histogram"
 
 
-def entropy_histogram(outlines: pd.DataFrame, top: float, names: Sequence[str], table: str = NAME) -> Chart:
-    """Bars for the head chosen in the page; `outlines` has report, layer, head, value and share."""
+def entropy_histogram(
+    outlines: pd.DataFrame, width: float, top: float, names: Sequence[str], table: str = NAME
+) -> Chart:
+    """Bars of `width` for the selected head; `outlines` has report, layer, head, value and share."""
     entropy = {
         "field": "low",
         "type": "quantitative",
@@ -35,8 +36,8 @@ def entropy_histogram(outlines: pd.DataFrame, top: float, names: Sequence[str], 
         "params": parameters(layer=1, head=1, names=list(names)),
         "transform": [
             {"filter": "datum.layer == layer && datum.head == head && datum.share > 0"},
-            {"calculate": f"max(0, datum.value - {WIDTH / 2})", "as": "low"},
-            {"calculate": f"datum.value + {WIDTH / 2}", "as": "high"},
+            {"calculate": f"max(0, datum.value - {width / 2})", "as": "low"},
+            {"calculate": f"datum.value + {width / 2}", "as": "high"},
             *series_names(names),
         ],
         "mark": {"type": "rect", "style": ["cell", "series"], "opacity": 0.6 if len(names) > 1 else 1},
@@ -49,4 +50,4 @@ def entropy_histogram(outlines: pd.DataFrame, top: float, names: Sequence[str], 
             **series_colour(names),
         },
     }
-    return Chart(NAME, wide(spec, height=216), AID, {table: outlines})
+    return Chart(NAME, full_width(spec, height=216), CAPTION, {table: outlines})

@@ -1,22 +1,35 @@
-"""Final numbers: a row a group, a dot a seed, the mean and its bootstrap interval."""
+"""Final numbers: one row per group with a dot for each seed, their mean and its interval."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
-from .chart import Chart, Spec, parameters, series_colour, tooltip, wide
+from .chart import Chart, Spec, full_width, parameters, series_colour, tooltip
 
-AID = (
-    "A dot is a seed, the tick their mean, the bar its 95 % bootstrap interval (three seeds or more). "
-    "Where the dots of two groups mix, no difference is shown."
+CAPTION = (
+    "A dot is a seed, the tick the mean of the seeds, the bar the 95 % interval of that mean (two seeds or more; cut "
+    "off where it is much wider than the dots). Whether two groups differ is said above, from the interval of their "
+    "difference."
 )
 LEAST = 0.002  # of the largest number: half the axis of numbers that are all alike
+REACH = 1.0  # how far the axis follows an interval beyond the dots, in widths of what the dots span
 
 
-def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str, names: Sequence[str]) -> Chart:
-    """`seeds` has report, run and value; `means` has report, mean, low and high."""
+@dataclass(frozen=True)
+class FinalValues:
+    """One measure at the end of training: `seeds` has report, run and value; `means` has report, mean, low and high."""
+
+    title: str
+    seeds: pd.DataFrame
+    means: pd.DataFrame
+
+
+def final_strip(values: FinalValues, name: str, names: Sequence[str]) -> Chart:
+    """One row per group of `names`, with a dot for each seed."""
+    seeds, means = values.seeds, values.means
     colour = series_colour(names)
     if colour:
         colour = {"color": colour["color"] | {"legend": None}}
@@ -24,7 +37,7 @@ def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str,
     interval: Spec = {
         "data": {"table": f"{name}-means"},
         "transform": [{"filter": "isValid(datum.low)"}],
-        "mark": {"type": "bar", "style": "series", "opacity": 0.25, "height": 9, "tooltip": None},
+        "mark": {"type": "bar", "style": "series", "opacity": 0.25, "height": 9, "tooltip": None, "clip": True},
         "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y, **colour},
     }
     mean: Spec = {
@@ -37,19 +50,19 @@ def final_strip(seeds: pd.DataFrame, means: pd.DataFrame, name: str, title: str,
             **colour,
         },
     }
-    told = [{"field": "run", "title": "run", "type": "nominal"}, *tooltip(value=("value", ".4~g"))]
+    tooltips = [{"field": "run", "title": "run", "type": "nominal"}, *tooltip(value=("value", ".4~g"))]
     dots: Spec = {
         "data": {"table": name},
         "mark": {"type": "point", "style": "series", "filled": True, "size": 45, "opacity": 0.85},
-        "encoding": {"x": {"field": "value", **x}, "y": y, "tooltip": told, **colour},
+        "encoding": {"x": {"field": "value", **x}, "y": y, "tooltip": tooltips, **colour},
     }
     spec: Spec = {
-        "title": {"text": title},
+        "title": {"text": values.title},
         "params": parameters(names=list(names)),
         "layer": [*([interval] if means["low"].notna().any() else []), mean, dots],
     }
     tables = {name: seeds, f"{name}-means": means}
-    return Chart(name, wide(spec, height=26 * len(names) + 10), "", tables)
+    return Chart(name, full_width(spec, height=26 * len(names) + 10), "", tables)
 
 
 def _axes(seeds: pd.DataFrame, means: pd.DataFrame, groups: int) -> tuple[Spec, Spec]:
@@ -60,7 +73,10 @@ def _axes(seeds: pd.DataFrame, means: pd.DataFrame, groups: int) -> tuple[Spec, 
         "scale": {"domain": list(range(1, groups + 1))},
         "axis": {"labelExpr": "names[datum.value - 1]", "labelLimit": 110, "ticks": False, "domain": False},
     }
-    values = pd.concat([seeds["value"], means["low"], means["high"]]).dropna()
+    dots = seeds["value"]
+    reach = REACH * (dots.max() - dots.min())  # two seeds have an interval of nine standard deviations to either side
+    ends = pd.concat([means["low"], means["high"]]).clip(dots.min() - reach, dots.max() + reach)
+    values = pd.concat([dots, ends]).dropna()
     # The axis spans at least what its four digits can tell apart: numbers closer than that are one number here.
     room = max(0.06 * (values.max() - values.min()), LEAST * values.abs().max()) or 1.0
     x = {

@@ -1,4 +1,4 @@
-"""Every head at once: a layer x head heat map of any metric, chosen by a menu."""
+"""A layer x head heat map of any metric; a menu of the page selects the metric."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from .chart import Chart, Spec, parameters, tooltip, whole, wide
+from .chart import Chart, Spec, full_width, gradient_legend, integer, parameters, tooltip
 
-AID = "A cell is a head, yellow is high; choose a cell to see that head below."
-METRICS = {  # column: text in the menu, explanation
+CAPTION = "A cell is a head, yellow is high; choose a cell to see that head below."
+METRICS = {  # column: label in the menu, explanation
     "entropy_normalised": ("entropy, normalised", "mean entropy as a share of what the visible keys allow; 0: one key"),
     "entropy_mean": ("entropy, mean", "mean entropy of attention rows in nats; 0: one key"),
     "entropy_min": ("entropy, smallest", "entropy of the narrowest row, in nats"),
@@ -31,19 +31,19 @@ METRICS = {  # column: text in the menu, explanation
 
 
 def metrics_of(heads: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The metrics that a table has: column -> text and explanation."""
+    """The metrics of a table: label and explanation by column."""
     columns = [*(name for name in METRICS if name in heads), *(name for name in heads if name not in METRICS)]
     return {
-        str(name): _words(str(name)) for name in columns if name not in ("layer", "head") and heads[name].notna().any()
+        str(name): _label(str(name)) for name in columns if name not in ("layer", "head") and heads[name].notna().any()
     }
 
 
-def _words(metric: str) -> tuple[str, str]:
+def _label(metric: str) -> tuple[str, str]:
     return METRICS.get(metric, (metric.replace("_", " "), ""))
 
 
 def extents(tables: Iterable[pd.DataFrame]) -> dict[str, list[float]]:
-    """The smallest and largest finite value of each metric over all tables, so that colours can be compared."""
+    """Smallest and largest finite value of each metric over all tables, so that their maps share a colour scale."""
     heads = pd.concat(list(tables), ignore_index=True)
     finite = heads[list(metrics_of(heads))].replace([float("inf"), float("-inf")], float("nan"))
     ends = {str(name): (float(finite[name].min()), float(finite[name].max())) for name in finite}
@@ -53,18 +53,10 @@ def extents(tables: Iterable[pd.DataFrame]) -> dict[str, list[float]]:
 def head_map(
     heads: pd.DataFrame, depth: int, count: int, ends: dict[str, list[float]], name: str = "head-map"
 ) -> Chart:
-    """The heat map; `ends` are the ends of each metric's colour scale."""
+    """The heat map; `ends` are the limits of each metric's colour scale."""
     first = next(iter(ends))
-    titles = {metric: _words(metric)[0] for metric in ends}
-    legend = {
-        "orient": "bottom",
-        "direction": "horizontal",
-        "title": None,
-        "gradientLength": 220,
-        "gradientThickness": 8,
-        "format": ".3~g",
-        "tickCount": 4,
-    }
+    titles = {metric: _label(metric)[0] for metric in ends}
+    legend = gradient_legend(format=".3~g", tickCount=4)
     axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"}
     x = _ordinal("layer", depth) | {"axis": axis | {"title": "layer"}}
     y = _ordinal("head", count) | {"axis": axis | {"title": "head"}}
@@ -81,7 +73,7 @@ def head_map(
                 "scale": {"domain": domain, "range": "heatmap", "clamp": True, "zero": False, "nice": False},
                 "legend": legend,
             },
-            "tooltip": tooltip(layer=whole("layer"), head=whole("head"), value="value"),
+            "tooltip": tooltip(layer=integer("layer"), head=integer("head"), value="value"),
         },
     }
     frame = {
@@ -96,7 +88,7 @@ def head_map(
         "layer": [cell, frame],
     }
     kept = heads[["layer", "head", *(metric for metric in ends if metric in heads)]]
-    return Chart(name, wide(spec, height=min(max(18 * count, 72), 420)), AID, {name: kept})
+    return Chart(name, full_width(spec, height=min(max(18 * count, 72), 420)), CAPTION, {name: kept})
 
 
 def _ordinal(field: str, count: int) -> Spec:

@@ -1,4 +1,4 @@
-// Draws the charts of a page and keeps them in step: a layer, a head or a measure chosen anywhere is told to all.
+// Draws the charts of a page and links them: selecting a layer, head or metric anywhere updates all charts.
 "use strict";
 (() => {
   const read = (id, reviver) => JSON.parse(document.getElementById(id).textContent, reviver);
@@ -10,7 +10,7 @@
   let drawn = [];
   let drawing = Promise.resolve();
 
-  // A chart takes part in the choices that it has a parameter for.
+  // A chart follows the choices that it has parameters for.
   const parts = (spec) => (spec.params ?? []).filter((parameter) => parameter.name in choice);
 
   async function draw() {
@@ -43,9 +43,9 @@
     Object.assign(choice, change);
     showMenus();
     for (const { view, names } of drawn) {
-      const told = names.filter((name) => name in change);
-      told.forEach((name) => view.signal(name, choice[name]));
-      if (told.length) view.runAsync();
+      const changed = names.filter((name) => name in change);
+      changed.forEach((name) => view.signal(name, choice[name]));
+      if (changed.length) view.runAsync();
     }
   }
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: words, charts that answer each other, tables. Opens from disk, needs no network."""
+"""One self-contained HTML page of text, linked charts and tables; opens from disk and needs no network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,33 +17,35 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import vl_convert
 
+from uncollapse.files import write as write_file
+
 from .chart import Chart, table_data
 from .theme import config
 
 if TYPE_CHECKING:
     import altair as alt
 
-GENERATOR = '<meta name="generator" content="uncollapse">'  # by which a page knows its own earlier output
+GENERATOR = '<meta name="generator" content="uncollapse">'  # marks pages that may be replaced
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a menu or two, and charts: below each other, or in columns where there is room."""
+    """A heading, menus and charts, in one or more columns."""
 
     title: str
     charts: Sequence[Chart]
     controls: str = ""  # HTML
-    layout: Literal["rows", "pairs", "columns"] = "rows"  # one, two, three beside each other
-    aid: str = ""  # how to read all of its charts, where they do not say so themselves
+    layout: Literal["rows", "pairs", "columns"] = "rows"  # one, up to two, up to three columns
+    caption: str = ""  # how to read its charts, if they have no caption of their own
     after: str = ""  # HTML below the charts
 
     def html(self) -> str:
-        """The section without its drawings."""
+        """The section; the page's script draws the charts into it."""
         figures = "\n".join(_figure(chart) for chart in self.charts)
-        aid = f'<p class="aid">{escape(self.aid)}</p>' if self.aid else ""
+        caption = f'<p class="aid">{escape(self.caption)}</p>' if self.caption else ""
         return (
             f'<section class="card"><div class="head"><h2>{escape(self.title)}</h2>{self.controls}</div>\n'
-            f'<div class="{self.layout}">\n{figures}\n</div>{aid}{self.after}</section>'
+            f'<div class="{self.layout}">\n{figures}\n</div>{caption}{self.after}</section>'
         )
 
 
@@ -55,20 +56,27 @@ def document(
     choice: Mapping[str, Any],
     rest: str = "",
     footer: str = "",
-    assets: Sequence[str] = (),
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
 ) -> str:
-    """The HTML of a page; `lead` and `rest` are HTML with everything escaped, the others are plain text.
+    """The HTML of a page.
 
-    `assets` names further style sheets and scripts of this room, such as claims.css and claims.js.
-
-    `choice` holds the values that the charts of the page share and its menus change: layer, head, metric, ...
+    Args:
+        title: plain text.
+        lead: HTML above the sections, already escaped.
+        sections: the sections in their order.
+        choice: values that the charts share and the menus change, such as layer, head and metric.
+        rest: HTML below the sections, already escaped.
+        footer: plain text.
+        styles: further CSS.
+        scripts: further JavaScript.
     """
     charts = [chart for section in sections for chart in section.charts]
     tables = {name: table_data(table) for chart in charts for name, table in chart.tables.items()}
     settings = {"choice": dict(choice), "configs": {scheme: config(scheme) for scheme in ("light", "dark")}}
-    scripts = [_library(), _asset("page.js"), *(_asset(name) for name in assets if name.endswith(".js"))]
-    style = "\n".join(_asset(name) for name in ("page.css", *assets) if name.endswith(".css"))
-    # Only these scripts may run and nothing may be loaded, whatever a name in the data tries.
+    scripts = [_library(), _asset("page.js"), *scripts]
+    style = "\n".join([_asset("page.css"), *styles])
+    # Only these scripts may run and nothing may be loaded, whatever a name in the data contains.
     sources = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:;"
@@ -110,28 +118,26 @@ def page(
     heading: str,
     sentences: Sequence[str],
     chart: alt.TopLevelMixin,
-    reading_aid: str,
+    caption: str,
     table: pd.DataFrame,
     source: str,
 ) -> str:
-    """A page of sentences, one chart (or panels beside each other) and one table, whose numbers stand as given."""
+    """A page of sentences, one Altair chart (or panels side by side) and one table, shown without rounding."""
     panels = getattr(chart, "hconcat", [chart])
-    drawings = [
-        _fluid(panel, f"chart{n}", reading_aid if n == len(panels) else "") for n, panel in enumerate(panels, 1)
-    ]
+    drawings = [_fluid(panel, f"chart{n}", caption if n == len(panels) else "") for n, panel in enumerate(panels, 1)]
     section = Section(heading, drawings, layout="rows" if len(panels) == 1 else "pairs")
     return document(title, bullet_list(sentences), [section], {}, table_html(table, "The numbers"), source)
 
 
-def _fluid(panel: alt.TopLevelMixin, name: str, reading_aid: str) -> Chart:
-    """A chart as wide as there is room, also on a phone."""
+def _fluid(panel: alt.TopLevelMixin, name: str, caption: str) -> Chart:
+    """A chart that fills the width of its container, also on a phone."""
     narrow = {"legend": {"orient": "bottom", "columns": 2}, "axisX": {"labelOverlap": "parity"}}
     spec = panel.properties(width="container", autosize={"type": "fit-x", "contains": "padding"}).to_dict()
-    return Chart(name, spec | {"config": narrow}, reading_aid)
+    return Chart(name, spec | {"config": narrow}, caption)
 
 
 def menu(name: str, text: str, options: Mapping[Any, tuple[str, str]], chosen: Any) -> str:
-    """A menu that changes the shared value `name`; options are value -> text and explanation."""
+    """A menu that changes the shared value `name`; `options` has a label and an explanation by value."""
     items = "".join(
         f'<option value="{escape(str(value))}" data-words="{escape(words)}"{" selected" if value == chosen else ""}>'
         f"{escape(label)}</option>"
@@ -143,27 +149,27 @@ def menu(name: str, text: str, options: Mapping[Any, tuple[str, str]], chosen: A
 
 
 def table_html(table: pd.DataFrame, title: str) -> str:
-    """A table that is shown on request."""
+    """A table that is folded away."""
     cells = table.to_html(escape=True, border=0, index=False)
     return (
         f'<details class="card numbers"><summary>{escape(title)}</summary><div class="scroll">{cells}</div></details>'
     )
 
 
-def open_table(table: pd.DataFrame, title: str, aid: str = "") -> str:
-    """A table in sight, on a card of its own."""
-    return f'<section class="card"><h2>{escape(title)}</h2>{named_rows(table, aid)}</section>'
+def open_table(table: pd.DataFrame, title: str, caption: str = "") -> str:
+    """A visible table with a title."""
+    return f'<section class="card"><h2>{escape(title)}</h2>{named_rows(table, caption)}</section>'
 
 
-def named_rows(table: pd.DataFrame, aid: str = "") -> str:
-    """A table whose first column names its rows; a cell may have several lines."""
+def named_rows(table: pd.DataFrame, caption: str = "") -> str:
+    """A visible table whose first column names the rows; cells may have several lines."""
 
     def row(cells: Iterable[Any], tag: str) -> str:
         lines = (escape(str(cell)).replace("\n", "<br>") for cell in cells)
         return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in lines) + "</tr>"
 
     body = "".join(row(cells, "td") for cells in table.itertuples(index=False))
-    note = f'<p class="aid">{escape(aid)}</p>' if aid else ""
+    note = f'<p class="aid">{escape(caption)}</p>' if caption else ""
     return (
         f'<div class="scroll"><table class="named"><thead>{row(table.columns, "th")}</thead>'
         f"<tbody>{body}</tbody></table></div>{note}"
@@ -171,13 +177,32 @@ def named_rows(table: pd.DataFrame, aid: str = "") -> str:
 
 
 def bullet_list(sentences: Iterable[str], kind: str = "") -> str:
-    """Sentences as a list; nothing if there are none."""
+    """Sentences as a list; empty if there are none."""
     items = "\n".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f'<ul class="{kind}">\n{items}\n</ul>' if items else ""
 
 
+def series_cards(names: Sequence[str], bodies: Sequence[str]) -> str:
+    """One card per series, with its colour and name above its body; bodies are HTML."""
+    cards = "\n".join(
+        f'<div><h2><span class="key" style="background: var(--series-{number})"></span>{escape(name)}</h2>{body}</div>'
+        for number, (name, body) in enumerate(zip(names, bodies, strict=True), start=1)
+    )
+    return f'<div class="reports">{cards}</div>'
+
+
+def about_html(text: str) -> str:
+    """A line in small print."""
+    return f'<p class="about">{escape(text)}</p>'
+
+
+def notes_html(notes: Iterable[str]) -> str:
+    """One box per note."""
+    return "".join(f'<div class="verdict noted"><p><b>○</b> {escape(note)}</p></div>' for note in notes)
+
+
 def write(html: str, path: str | os.PathLike[str], force: bool) -> Path:
-    """Write a page under a temporary name and rename it; only an earlier page is replaced without `force`."""
+    """Write a page to a file; without `force` only an earlier page is replaced."""
     file = Path(path)
     if file.is_dir():
         raise FileExistsError(f"{file} is a folder; give the path of a file, such as {file / 'report.html'}.")
@@ -185,15 +210,7 @@ def write(html: str, path: str | os.PathLike[str], force: bool) -> Path:
         raise FileExistsError(
             f"{file} exists and is not a page written by uncollapse; give another path, or force=True to replace it."
         )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(html)
-        os.chmod(draft, 0o644)
-        os.replace(draft, file)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+    write_file(file, html)
     return file
 
 
@@ -206,12 +223,12 @@ def _figure(chart: Chart) -> str:
     name = escape(chart.name)
     return (
         f'<figure><div class="chart" id="{name}"></div>'
-        f"{f'<figcaption>{escape(chart.aid)}</figcaption>' if chart.aid else ''}</figure>"
+        f"{f'<figcaption>{escape(chart.caption)}</figcaption>' if chart.caption else ''}</figure>"
     )
 
 
 def _json(name: str, value: Any) -> str:
-    """Data in a page; no character that could end the script element is left."""
+    """Data as a script element; characters that could end the element are escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -220,7 +237,7 @@ def _json(name: str, value: Any) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and vega-embed as vl-convert bundles them; takes seconds, so once a process."""
+    """Vega, Vega-Lite and vega-embed as bundled by vl-convert, which takes seconds."""
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 

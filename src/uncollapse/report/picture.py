@@ -1,4 +1,4 @@
-"""Charts of a page beside each other as one picture, for a README or a slide."""
+"""Charts of a page side by side in one PNG, for a README or a slide."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ import vl_convert
 from .chart import Chart, Spec, parameters
 from .theme import config
 
-OWN = {"color": "independent", "strokeDash": "independent"}  # every panel has a legend of its own
-SCALE = 2  # pixels of the picture for each of the chart, for sharp screens
+INDEPENDENT = {"color": "independent", "strokeDash": "independent"}  # every panel has its own legend
+PIXELS = 2  # of the picture per pixel of the chart, for high-resolution screens
 
 
 def picture(charts: Sequence[Chart], widths: Sequence[int], height: int) -> bytes:
     """The charts as a PNG, in light colours."""
-    paper = config("light")
-    # Panels have no common width, which the pages' limit of titles asks for.
-    paper["title"] = paper["title"] | {"limit": 600}
+    theme = config("light")
+    theme["title"] = theme["title"] | {"limit": 600}  # that of pages is an expression in `width`, which panels lack
     spec = {
         "hconcat": [_panel(chart, width, height) for chart, width in zip(charts, widths, strict=True)],
         "params": parameters(**_values(charts)),
         "spacing": 36,
-        "resolve": {"scale": OWN, "legend": OWN},
-        "config": paper | {"padding": 16},
+        "resolve": {"scale": INDEPENDENT, "legend": INDEPENDENT},
+        "config": theme | {"padding": 16},
     }
-    return bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
+    return bytes(vl_convert.vegalite_to_png(spec, scale=PIXELS))
 
 
 def _values(charts: Sequence[Chart]) -> Spec:
-    """The named values of all charts; a picture has no chosen layer."""
+    """The parameters of all charts; no layer is selected in a picture."""
     values = {p["name"]: p["value"] for chart in charts for p in chart.spec.get("params", [])}
     return values | ({"layer": 0} if "layer" in values else {})
 
 
 def _panel(chart: Chart, width: int, height: int) -> Spec:
-    """A chart of fixed size; its named values are those of the whole picture."""
+    """A chart of fixed size; its parameters are those of the whole picture."""
     own = ("$schema", "autosize", "params")
-    return {k: v for k, v in chart.alone().items() if k not in own} | {"width": width, "height": height}
+    return {k: v for k, v in chart.standalone().items() if k not in own} | {"width": width, "height": height}

@@ -1,4 +1,4 @@
-"""From which positions a signal reaches the query, in the chosen head: rho over relative positions."""
+"""Signal propagation in the selected head: rho by relative position."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from .chart import Chart, parameters, series_colour, series_names, series_tooltip, tooltip, wide
+from .chart import Chart, full_width, parameters, series_colour, series_names, series_tooltip, tooltip
 
-AID = "How often a position's signal reaches the query: flat is even, a peak is localised, 0 everywhere is lost."
+CAPTION = "How often a position's signal reaches the query: flat is even, a peak is localised, 0 everywhere is lost."
 NAME = "propagation"
 
 
 def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
-    """A line for the head chosen in the page; `propagation` has report, layer, head, position and rho."""
+    """One line per report for the selected head; `propagation` has report, layer, head, position and rho."""
     position = {
         "field": "position",
         "type": "quantitative",
@@ -28,19 +28,22 @@ def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
         "scale": {"domain": [0, 1]},
         "axis": {"tickCount": 5},
     }
-    told = [*series_tooltip(names), *tooltip(position="position", rho="rho")]
+    tooltips = [*series_tooltip(names), *tooltip(position="position", rho="rho")]
     colour = series_colour(names)
     spec = {
         "title": {"text": {"expr": "'Propagation, layer ' + layer + ', head ' + head"}},
         "data": {"table": NAME},
         "params": parameters(layer=1, head=1, names=list(names)),
         "transform": [{"filter": "datum.layer == layer && datum.head == head"}, *series_names(names)],
-        "encoding": {"x": position, "y": rho, "tooltip": told, **colour},
+        "encoding": {"x": position, "y": rho, "tooltip": tooltips, **colour},
         "layer": [
             {"mark": {"type": "line", "style": "series", "strokeWidth": 2}},
             {"mark": {"type": "point", "style": "series", "filled": True, "opacity": 1, "size": 20}},
         ],
     }
     return Chart(
-        NAME, wide(spec, height=216), AID, {NAME: propagation.assign(position=propagation["position"].round(3))}
+        NAME,
+        full_width(spec, height=216),
+        CAPTION,
+        {NAME: propagation.assign(position=propagation["position"].round(3))},
     )

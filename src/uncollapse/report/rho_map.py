@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from .chart import Chart, Spec, parameters, tooltip, whole, wide
+from .chart import Chart, Spec, full_width, gradient_legend, integer, parameters, tooltip
 
 BINS = 20  # of relative position
-AID = (
+CAPTION = (
     "A column is a diagnosis: how often the signal of a position reaches the query (rho), from the first key at the "
     "bottom to the last on top. Yellow everywhere: all positions alike; a yellow strip: localised; dark: lost."
 )
-SCOPES = {  # what the page's menu offers: value, text, explanation
+SCOPES = {  # value of the menu: label, explanation
     "mean": ("mean of all heads", ""),
     "layer": ("chosen layer", ""),
     "head": ("chosen head", ""),
@@ -19,23 +19,15 @@ SCOPES = {  # what the page's menu offers: value, text, explanation
 
 
 def binned(propagation: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Means of rho in bins of position, for each `by`, so that a page with many diagnoses stays small."""
+    """Mean of rho in BINS bins of position for each combination of `by`, which keeps pages small."""
     position = ((propagation["position"] * BINS).astype(int).clip(upper=BINS - 1) / BINS).round(3)
     return propagation.assign(position=position).groupby([*by, "position"], as_index=False)["rho"].mean()
 
 
 def rho_map(rho: pd.DataFrame, name: str, steps: list[int]) -> Chart:
-    """The map of one group; `rho` has step, layer, head, position (the lower end of a bin) and rho."""
+    """The map of one group; `rho` has step, layer, head, position (the lower edge of a bin) and rho."""
     steps_axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity", "title": "step"}
-    legend = {
-        "orient": "bottom",
-        "direction": "horizontal",
-        "title": "rho",
-        "titleOrient": "left",
-        "gradientLength": 180,
-        "gradientThickness": 8,
-        "tickCount": 3,
-    }
+    legend = gradient_legend("rho", length=180, titleOrient="left", tickCount=3)
     position = {"type": "quantitative", "scale": {"domain": [0, 1]}, "axis": {"tickCount": 5, "grid": False}}
     words = "scope == 'mean' ? 'mean of all heads' : 'layer ' + layer + (scope == 'head' ? ', head ' + head : '')"
     spec: Spec = {
@@ -58,7 +50,7 @@ def rho_map(rho: pd.DataFrame, name: str, steps: list[int]) -> Chart:
                 "scale": {"domain": [0, 1], "range": "heatmap"},
                 "legend": legend,
             },
-            "tooltip": tooltip(step=whole("step"), position="position", rho="rho"),
+            "tooltip": tooltip(step=integer("step"), position="position", rho="rho"),
         },
     }
-    return Chart(name, wide(spec, height=200), AID, {name: rho})
+    return Chart(name, full_width(spec, height=200), CAPTION, {name: rho})

@@ -1,4 +1,4 @@
-"""The page that compares runs: what differs, what came out, and how it went, over training and inside the models."""
+"""The page that compares runs: their recipes, final values, curves over training and the models at the end."""
 
 from __future__ import annotations
 
@@ -9,55 +9,48 @@ from typing import Literal
 
 import pandas as pd
 
-from . import entropy_violins, final_strip, rho_map, similarity_violins, training_curves
+from . import final_strip, rho_map, training_curves
 from .chart import Chart
-from .comparison_page import entropies_by_layer, similarities
-from .content import Content
+from .comparison_page import entropy_section, similarity_section
+from .content import DiagnosisContent
 from .diagnosis_page import choice_bar
-from .page import Section, bullet_list, document, menu, named_rows, open_table, table_html
-from .training_curves import training_curve
+from .final_strip import FinalValues
+from .page import (
+    Section,
+    about_html,
+    bullet_list,
+    document,
+    menu,
+    named_rows,
+    notes_html,
+    open_table,
+    series_cards,
+    table_html,
+)
+from .training_curves import TrainingCurve, training_charts
 
 LONGEST_TITLE = 90  # characters
 
 
 @dataclass(frozen=True)
-class TrainingCurve:
-    """One measure over training: its title and table, as `training_curve` takes them."""
-
-    title: str
-    table: pd.DataFrame
-    logarithmic: bool = False
-    ends: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class FinalNumbers:
-    """One measure at the end: its title, the numbers of seeds and their means, as `final_strip` takes them."""
-
-    title: str
-    seeds: pd.DataFrame
-    means: pd.DataFrame
-
-
-@dataclass(frozen=True)
 class RunsContent:
-    """A comparison of groups of runs, as tables and words; groups are numbered from 1 in the order of `names`."""
+    """A comparison of groups of runs; groups are numbered from 1 in the order of `names`."""
 
     names: Sequence[str]
-    about: Sequence[str]  # a line a group
+    about: Sequence[str]  # one line per group
     findings: Sequence[str]
     notes: Sequence[str]
     differences: pd.DataFrame
     numbers: pd.DataFrame
     costs: pd.DataFrame
-    numbers_aid: str
+    numbers_caption: str
     runs: pd.DataFrame
-    final: Mapping[str, FinalNumbers]
+    final: Mapping[str, FinalValues]
     curves: Mapping[str, TrainingCurve]
     layers: Mapping[str, TrainingCurve]  # with a column layer
     penalty: Mapping[str, TrainingCurve] = field(default_factory=dict)
-    diagnoses: Sequence[Content] = ()  # of the models at the end, named after their groups
-    rho: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by the group's name
+    diagnoses: Sequence[DiagnosisContent] = ()  # at the end, one per group
+    rho: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by the name of the group
 
 
 def runs_page(content: RunsContent, footer: str) -> str:
@@ -70,105 +63,82 @@ def runs_page(content: RunsContent, footer: str) -> str:
     if len(title) > LONGEST_TITLE:
         title = f"{len(names)} settings compared"
     shown = [section for section in _sections(content) if section.charts]
-    costs = open_table(content.costs, "Time and memory", content.numbers_aid) if len(content.costs) else ""
+    costs = open_table(content.costs, "Time and memory", content.numbers_caption) if len(content.costs) else ""
     rest = costs + table_html(content.runs, f"The runs ({len(content.runs)})")
     return document(title, _lead(content) + bar, shown, choice, rest, footer)
 
 
 def _sections(content: RunsContent) -> list[Section]:
-    """All sections; those without charts are not shown."""
+    """All sections, also those without charts."""
     finals = _finals(content)
     return [
         Section(
             "At the end of training",
             finals,
             layout=_columns(finals),
-            aid=final_strip.AID,
-            after=named_rows(content.numbers, content.numbers_aid) if len(content.numbers) else "",
+            caption=final_strip.CAPTION,
+            after=named_rows(content.numbers, content.numbers_caption) if len(content.numbers) else "",
         ),
         _over_training("Over training", content, content.curves),
         _over_training("Collapse over training", content, content.layers),
-        Section(
-            "How alike are the tokens at the end?",
-            similarities([d for d in content.diagnoses if len(d.cosines)]),
-            menu("tokens", "tokens", similarity_violins.KINDS, "raw"),
-            "pairs",
-            similarity_violins.AID,
-        ),
-        Section(
-            "How widely does attention look at the end?",
-            entropies_by_layer([d for d in content.diagnoses if len(d.entropies)]),
-            layout="pairs",
-            aid=entropy_violins.AID,
-        ),
+        similarity_section("How alike are the tokens at the end?", content.diagnoses),
+        entropy_section("How widely does attention look at the end?", content.diagnoses),
         Section(
             "From where does a signal arrive?",
             _maps(content),
             menu("scope", "show", rho_map.SCOPES, "mean"),
             "pairs",
-            rho_map.AID,
+            rho_map.CAPTION,
         ),
         _over_training("LocAteR", content, content.penalty),
     ]
 
 
 def summary_html(content: RunsContent) -> str:
-    """Words and tables without charts, as a notebook shows them."""
+    """Findings and tables without charts, for a notebook."""
     tables = [t.to_html(escape=True, border=0, index=False) for t in (content.numbers, content.differences) if len(t)]
     words = bullet_list([*content.findings, *content.notes])
     return f"<div><b>{escape(' against '.join(content.names))}</b>{words}{''.join(tables)}</div>"
 
 
 def _lead(content: RunsContent) -> str:
-    cards = "".join(
-        f'<div><h2><span class="key" style="background: var(--series-{number})"></span>{escape(name)}</h2>'
-        f'<p class="about">{escape(about)}</p></div>'
-        for number, (name, about) in enumerate(zip(content.names, content.about, strict=True), start=1)
-    )
-    notes = "".join(f'<div class="verdict noted"><p><b>○</b> {escape(note)}</p></div>' for note in content.notes)
     differences = (
         open_table(content.differences, "What differs between the recipes")
         if len(content.differences)
-        else '<p class="about">The recipes are equal up to the seed.</p>'
+        else about_html("The recipes are equal up to the seed.")
     )
     return (
-        f'<div class="reports">{cards}</div>\n'
-        f'<section class="card"><h2>What the runs show</h2>{words_html(content.findings)}</section>\n{notes}\n'
+        f"{series_cards(content.names, [about_html(about) for about in content.about])}\n"
+        f'<section class="card"><h2>What the runs show</h2>{grouped_list(content.findings)}</section>\n'
+        f"{notes_html(content.notes)}\n"
         f"{differences}\n"
     )
 
 
-def words_html(findings: Sequence[str]) -> str:
-    """Sentences; those about one thing, named before the first colon, stand under its name."""
+def grouped_list(findings: Sequence[str]) -> str:
+    """Sentences as a list, grouped by their subject, which is the text before the first colon."""
     subjects: dict[str, list[str]] = {}
     for sentence in findings:
         subject, colon, rest = sentence.partition(": ")
         subjects.setdefault(subject if colon else "", []).append(rest if colon else sentence)
     items = []
-    for subject, said in subjects.items():
+    for subject, sentences in subjects.items():
         if not subject:
-            items += [f"<li>{escape(sentence)}</li>" for sentence in said]
-        elif len(said) == 1:
-            items.append(f"<li><b>{escape(subject)}:</b> {escape(said[0])}</li>")
+            items += [f"<li>{escape(sentence)}</li>" for sentence in sentences]
+        elif len(sentences) == 1:
+            items.append(f"<li><b>{escape(subject)}:</b> {escape(sentences[0])}</li>")
         else:
-            items.append(f"<li><b>{escape(subject)}:</b>{bullet_list(said)}</li>")
+            items.append(f"<li><b>{escape(subject)}:</b>{bullet_list(sentences)}</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 
 def _finals(content: RunsContent) -> list[Chart]:
-    return [
-        final_strip.final_strip(final.seeds, final.means, name, final.title, content.names)
-        for name, final in content.final.items()
-    ]
+    return [final_strip.final_strip(values, name, content.names) for name, values in content.final.items()]
 
 
-def _over_training(title: str, content: RunsContent, measures: Mapping[str, TrainingCurve]) -> Section:
-    charts = [
-        training_curve(m.table, name, m.title, content.names, logarithmic=m.logarithmic, ends=m.ends)
-        for name, m in measures.items()
-        if len(m.table)
-    ]
-    return Section(title, charts, layout=_columns(charts), aid=training_curves.AID)
+def _over_training(title: str, content: RunsContent, curves: Mapping[str, TrainingCurve]) -> Section:
+    charts = training_charts(curves, content.names)
+    return Section(title, charts, layout=_columns(charts), caption=training_curves.CAPTION)
 
 
 def _columns(charts: Sequence[Chart]) -> Literal["columns", "pairs"]:
@@ -186,7 +156,7 @@ def _maps(content: RunsContent) -> list[Chart]:
 
 
 def _extent(content: RunsContent) -> tuple[int, int]:
-    """The number of layers and of heads that can be chosen."""
+    """The number of layers and of heads that can be selected."""
     layers = [int(measure.table["layer"].max()) for measure in content.layers.values() if len(measure.table)]
     depth = max([*layers, *(diagnosis.depth for diagnosis in content.diagnoses)], default=0)
     return depth, max((diagnosis.head_count for diagnosis in content.diagnoses), default=1)

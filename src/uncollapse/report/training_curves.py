@@ -1,60 +1,66 @@
-"""Measures over training: a line for the mean of seeds with a band for their spread, thin ones for unfinished runs."""
+"""Measures over training: the mean of the seeds with a band for their spread, and a line for each unfinished run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from .chart import Chart, Spec, parameters, series_colour, series_names, series_tooltip, tooltip, whole, wide
+from .chart import Chart, Spec, full_width, integer, parameters, series_colour, series_names, series_tooltip, tooltip
 
-AID = (
+CAPTION = (
     "Lines are means over seeds, bands one standard deviation to either side; a dashed line that ends in a cross is a "
     "run that did not finish."
 )
-FEW = 25  # steps up to which each is marked
-LEAST = 0.04  # of the largest number: the axis spans this at least, or its three digits would repeat
-
-
+FEW = 25  # up to this many steps, each is marked by a point
+LEAST = 0.04  # smallest span of the axis relative to the largest value: labels have three digits and would repeat
 MEAN = "mean of finished runs"
 
 
-def training_curve(
-    table: pd.DataFrame,
-    name: str,
-    title: str,
-    names: Sequence[str],
-    *,
-    logarithmic: bool = False,
-    ends: tuple[float, float] | None = None,
-) -> Chart:
-    """One measure over steps.
+@dataclass(frozen=True)
+class TrainingCurve:
+    """One measure over training.
 
-    `table` has report (from 1), run (MEAN for that of seeds, else the name of an unfinished run), step, value, low,
-    high and, if the page chooses among layers, layer.
+    `table` has report (from 1), run (MEAN for the mean of the seeds, else the name of an unfinished run), step, value,
+    low, high and, if the page selects a layer, layer. `ends` are the ends of the axis of values.
     """
-    table = table[np.isfinite(table["value"])]
+
+    title: str
+    table: pd.DataFrame
+    logarithmic: bool = False
+    ends: tuple[float, float] | None = None
+
+
+def training_charts(curves: Mapping[str, TrainingCurve], names: Sequence[str]) -> list[Chart]:
+    """One chart per curve that has data; `curves` is keyed by the names of the charts, `names` are the groups."""
+    return [training_chart(curve, name, names) for name, curve in curves.items() if len(curve.table)]
+
+
+def training_chart(curve: TrainingCurve, name: str, names: Sequence[str]) -> Chart:
+    """One measure over steps, in one colour per group."""
+    table = curve.table[np.isfinite(curve.table["value"])]
     by_layer = "layer" in table
     spec = {
-        "title": {"text": {"expr": f"'{title}, layer ' + layer"} if by_layer else title},
+        "title": {"text": {"expr": f"'{curve.title}, layer ' + layer"} if by_layer else curve.title},
         "data": {"table": name},
         "params": parameters(names=list(names), **({"layer": 1} if by_layer else {})),
         "transform": [*([{"filter": "datum.layer == layer"}] if by_layer else []), *series_names(names)],
-        "layer": _layers(table, names, _y(table, logarithmic, ends)),
+        "layer": _layers(table, names, _y(table, curve.logarithmic, curve.ends)),
     }
-    return Chart(name, wide(spec, height=216), "", {name: table})
+    return Chart(name, full_width(spec, height=216), "", {name: table})
 
 
 def _layers(table: pd.DataFrame, names: Sequence[str], y: Spec) -> list[Spec]:
-    """Band, mean, unfinished runs and the crosses at their ends; what has no rows is left out."""
+    """Band, mean, unfinished runs and crosses at their ends; layers without data are left out."""
     colour, x = series_colour(names), _x(table)
-    told = [
+    tooltips = [
         *series_tooltip(names),
         {"field": "run", "title": "runs", "type": "nominal"},
-        *tooltip(step=whole("step"), value="value", low="less the spread", high="plus the spread"),
+        *tooltip(step=integer("step"), value="value", low="mean - spread", high="mean + spread"),
     ]
-    encoding = {"x": x, "y": {"field": "value", **y}, "tooltip": told, "detail": {"field": "run"}, **colour}
+    encoding = {"x": x, "y": {"field": "value", **y}, "tooltip": tooltips, "detail": {"field": "run"}, **colour}
     band = {"x": x, "y": {"field": "low", **y}, "y2": {"field": "high"}, **colour}
     points = {"filled": True, "size": 28} if table["step"].nunique() <= FEW else False
     layers: list[Spec] = []
@@ -96,7 +102,7 @@ def _x(table: pd.DataFrame) -> Spec:
 
 
 def _y(table: pd.DataFrame, logarithmic: bool, ends: tuple[float, float] | None) -> Spec:
-    """The axis of values: from end to end, or as far as lines and bands go in any layer."""
+    """The axis of values: `ends`, extended to include all lines and bands."""
     values = pd.concat([table["value"], table["low"], table["high"]])
     values = values[np.isfinite(values) & ((values > 0) if logarithmic else True)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)

@@ -1,21 +1,21 @@
-"""Violins from histograms: an outline, its mode, median and mean, and the specification that draws them."""
+"""Violins from histograms: their outlines, mode, median and mean, and the specification that draws them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from .chart import Spec, number_axis, parameters, tooltip, whole, wide
+from .chart import Spec, full_width, integer, number_axis, parameters, selection_band, tooltip
 
-HALF = 0.42  # of the distance between two violins, at the widest place; less where they are few
+HALF = 0.42  # maximum half width of a violin, in units of the distance between two; less if there are few
 STATISTICS = ("mode", "median", "mean")
 
 
 def outlines(histogram: pd.DataFrame, by: list[str], width: float, coarser: int = 1) -> pd.DataFrame:
-    """Shares by the middle of the bin, one outline for each `by`, with zeros around what is filled.
+    """Share of each bin by its centre, one outline for each combination of `by`, with zeros around filled bins.
 
-    `histogram` has the columns of `by`, `low` and `count` and leaves empty bins out; `width` is that of its bins, and
-    `coarser` of them are drawn as one.
+    `histogram` has the columns of `by`, `low` and `count`, without empty bins; `width` is that of its bins, of which
+    `coarser` are merged into one.
 
     >>> table = pd.DataFrame({"layer": 1, "low": [0.0, 0.3], "count": [3, 1]})
     >>> outlines(table, ["layer"], 0.1)["share"].tolist()
@@ -31,7 +31,7 @@ def outlines(histogram: pd.DataFrame, by: list[str], width: float, coarser: int 
 
 
 def statistics(histogram: pd.DataFrame, by: list[str], width: float) -> pd.DataFrame:
-    """Mode, median and mean of each histogram, to within a bin.
+    """Mode, median and mean of each histogram, exact to the width of a bin.
 
     >>> table = pd.DataFrame({"layer": 1, "low": [0.0, 0.5], "count": [3, 1]})
     >>> statistics(table, ["layer"], 0.5).round(3).to_dict("records")
@@ -57,40 +57,29 @@ def violins(
     value: tuple[str, tuple[float, float]],
     title: str | dict[str, str],
     only: list[str],
-    chosen: str,
+    selected: str,
     **start: object,
 ) -> Spec:
     """The specification of violins side by side.
 
     Args:
-        by: the column ("layer" or "head") that the violins stand for, from 1 to `count`.
-        count: see `by`.
-        shapes: the name of the table of outlines.
-        marks: the name of the table of statistics.
-        value: the title and the domain of the value axis.
-        title: of the chart.
-        only: conditions that rows have to meet.
-        chosen: when a violin is the chosen one.
-        **start: parameters and their values at the start.
+        by: column ("layer" or "head") with one violin per value.
+        count: number of violins.
+        shapes: name of the table of outlines.
+        marks: name of the table of statistics.
+        value: title and domain of the value axis.
+        title: title of the chart.
+        only: conditions that select the rows to draw.
+        selected: condition for the violin that is selected in the page.
+        **start: parameters and their initial values.
     """
     unit, domain = value
     filters = [{"filter": condition} for condition in only]
     x_scale = {"domain": [0.5, count + 0.5], "nice": False, "zero": False}
     x = {"type": "quantitative", "scale": x_scale, "axis": number_axis(by, count)}
     y = {"type": "quantitative", "scale": {"domain": list(domain), "nice": False, "zero": False}, "title": unit}
-    band: Spec = {
-        "data": {"table": marks},
-        "transform": [*filters, {"calculate": f"datum.{by} - 0.5", "as": "left"}, _sum(by, "0.5", "right")],
-        "mark": {"type": "rect", "style": "chosen", "cursor": "pointer"},
-        "encoding": {
-            "x": {"field": "left", **x},
-            "x2": {"field": "right"},
-            "y": {"value": 0},
-            "y2": {"value": "height"},
-            "fillOpacity": {"condition": {"test": chosen, "value": 0.13}, "value": 0},
-            "tooltip": tooltip(**{by: whole(by)}, mode="mode", median="median", mean="mean"),
-        },
-    }
+    tooltips = tooltip(**{by: integer(by)}, mode="mode", median="median", mean="mean")
+    band = selection_band(by, x, {"table": marks}, selected, filters, tooltips)
     half = f"{HALF * min(1.0, count / 8):.3f} * datum.smooth / datum.widest"
     area: Spec = {
         "data": {"table": shapes},
@@ -104,7 +93,7 @@ def violins(
             },
             {"joinaggregate": [{"op": "max", "field": "smooth", "as": "widest"}], "groupby": [by]},
             {"calculate": f"datum.{by} - {half}", "as": "left"},
-            _sum(by, half, "right"),
+            {"calculate": f"datum.{by} + {half}", "as": "right"},
         ],
         "mark": {"type": "area", "orient": "horizontal", "style": "violin", "clip": True, "tooltip": None},
         "encoding": {
@@ -128,11 +117,9 @@ def violins(
             "fill": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
             "shape": {"field": "statistic", "type": "nominal", "scale": shapes_of, "legend": legend},
             "size": {"condition": {"test": "datum.statistic == 'median'", "value": 150}, "value": 34},
-            "tooltip": tooltip(**{by: whole(by)}, mode="mode", median="median", mean="mean"),
+            "tooltip": tooltips,
         },
     }
-    return wide({"title": {"text": title}, "params": parameters(**start), "layer": [band, area, points]}, height=240)
-
-
-def _sum(by: str, what: str, name: str) -> Spec:
-    return {"calculate": f"datum.{by} + {what}", "as": name}
+    return full_width(
+        {"title": {"text": title}, "params": parameters(**start), "layer": [band, area, points]}, height=240
+    )

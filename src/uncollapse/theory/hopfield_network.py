@@ -2,7 +2,7 @@
 
     tau_v dx/dt = softmax(h) V - x,    tau_h dh/dt = beta x K^T - h
 
-K holds one pattern a row; V = K unless values are given. With V = K there is an energy that never rises,
+K holds one pattern per row; V = K unless values are given. With V = K there is an energy that never rises,
 
     E(x, h) = |x|^2 / 2 - entropy(f)/beta - f K x,    f = softmax(h)
     dE/dt   = -tau_v |dx/dt|^2 - (tau_h/beta) (dh/dt)^T (diag f - f f^T) dh/dt  <=  0
@@ -22,19 +22,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.integrate import solve_ivp
-from scipy.special import entr, softmax
 from torch import Tensor
 
 from uncollapse.attention import ScoreRule
 from uncollapse.attention.discretisation import Discretisation, Scheme, integrate, step_weight
+from uncollapse.extras import require
+from uncollapse.metrics import entropy
 
 from .form import Array, positive
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The states over time, one row a time."""
+    """The states over time, one row per point in time."""
 
     time: Array  # (n,)
     visible: Array  # (n, M)
@@ -47,7 +47,7 @@ class HopfieldNetwork:
     """A continuous Hopfield network that stores patterns (Eq. 45, 46).
 
     Args:
-        patterns: K, one pattern a row: (K, M).
+        patterns: K, one pattern per row: (K, M).
         beta: inverse temperature; large beta retrieves single patterns, small beta their mean.
         tau_visible: time constant of the visible state, positive.
         tau_hidden: time constant of the hidden state; 0 is the adiabatic limit.
@@ -68,7 +68,7 @@ class HopfieldNetwork:
     ) -> None:
         self.patterns = np.asarray(patterns, dtype=np.float64)
         if self.patterns.ndim != 2 or len(self.patterns) < 1:
-            raise ValueError(f"patterns must be a table, one pattern a row, got shape {self.patterns.shape}.")
+            raise ValueError(f"patterns must be a table with one pattern per row, got shape {self.patterns.shape}.")
         self.tied = values is None
         self.values = self.patterns if values is None else np.asarray(values, dtype=np.float64)
         if self.values.shape != self.patterns.shape:
@@ -87,11 +87,11 @@ class HopfieldNetwork:
 
     def softmax_update(self, visible: ArrayLike) -> Array:
         """X -> softmax(beta x K^T) V: attention, and the limit tau_hidden -> 0 with a step of tau_visible."""
-        return np.asarray(softmax(self.scores(visible), axis=-1) @ self.values)
+        return np.asarray(_softmax(self.scores(visible)) @ self.values)
 
     def velocity(self, visible: Array, hidden: Array) -> tuple[Array, Array]:
         """dx/dt and dh/dt (Eq. 45, 46); needs tau_hidden > 0."""
-        pull = softmax(hidden, axis=-1) @ self.values
+        pull = _softmax(hidden) @ self.values
         return (pull - visible) / self.tau_visible, (self.scores(visible) - hidden) / self.tau_hidden
 
     def energy(self, visible: ArrayLike, hidden: ArrayLike | None = None) -> Array:
@@ -103,10 +103,9 @@ class HopfieldNetwork:
             raise ValueError("there is no energy unless the values are the patterns; leave values out.")
         x = np.asarray(visible, dtype=np.float64)
         h = self.scores(x) if hidden is None else np.asarray(hidden, dtype=np.float64)
-        f = softmax(h, axis=-1)
-        return np.asarray(
-            (x**2).sum(axis=-1) / 2.0 - entr(f).sum(axis=-1) / self.beta - (f * (x @ self.patterns.T)).sum(axis=-1)
-        )
+        f = _softmax(h)
+        spread = entropy(torch.as_tensor(f)).numpy()
+        return np.asarray((x**2).sum(axis=-1) / 2.0 - spread / self.beta - (f * (x @ self.patterns.T)).sum(axis=-1))
 
     def overlap(self, visible: ArrayLike) -> Array:
         """Cosine of a state with every pattern: (..., M) -> (..., K); a state or pattern of zeros has overlap 0."""
@@ -132,6 +131,9 @@ class HopfieldNetwork:
         if adiabatic and hidden is not None:
             raise ValueError("tau_hidden = 0 makes h = beta x K^T; hidden cannot be given with it.")
         h0 = np.zeros(count) if hidden is None else np.asarray(hidden, dtype=np.float64)
+
+        require("scipy")
+        from scipy.integrate import solve_ivp
 
         def velocity(_: float, state: Array) -> Array:
             if adiabatic:
@@ -166,7 +168,7 @@ class HopfieldNetwork:
     def steps(self, cue: ArrayLike, time: float, count: int, scheme: Scheme = ("forward", "backward")) -> Array:
         """`count` steps of a discretisation of Appendix F from x(0) = cue, h = 0; the visible states: (count, M).
 
-        The steppers are those of `AttentionOnly`: a layer a step, with rho = dt/tau_v and rho' = dt/tau_h.
+        The steppers are those of `AttentionOnly`: one layer per step, with rho = dt/tau_v and rho' = dt/tau_h.
 
         >>> HopfieldNetwork(np.eye(3), beta=8.0).steps([0.9, 0.2, 0.1], time=1.0, count=10).shape
         (10, 3)
@@ -194,6 +196,11 @@ class HopfieldNetwork:
         )
         visible: Array = torch.cat(states).view(count, -1).numpy()
         return visible
+
+
+def _softmax(scores: Array) -> Array:
+    """Softmax over the last axis."""
+    return np.asarray(torch.as_tensor(scores).softmax(dim=-1))
 
 
 class _PatternLayer:

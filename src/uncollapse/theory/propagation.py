@@ -7,9 +7,11 @@ theta = i/T is the relative position. Numbers and arrays broadcast against each 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
 
 from .form import Array, Form, check_form, check_tokens, positive, relative_positions
 
@@ -90,7 +92,12 @@ def propagation_probability(mean: ArrayLike, variance: ArrayLike) -> Array:
     low, high = -mean / deviation, (1.0 - mean) / deviation
     # in the upper tail both probabilities round to one: take the mirror image, which keeps the digits
     low, high = np.where(low > 0.0, -high, low), np.where(low > 0.0, -low, high)
-    return np.asarray(ndtr(high) - ndtr(low))
+    return np.asarray(_normal_cdf(high) - _normal_cdf(low))
+
+
+def _normal_cdf(x: Array) -> Array:
+    """Phi(x). Through erfc: `torch.special.ndtr` computes (1 + erf)/2, which is 0 in the lower tail."""
+    return np.asarray(0.5 * torch.special.erfc(torch.as_tensor(-x * math.sqrt(0.5))))
 
 
 def signal_propagation(

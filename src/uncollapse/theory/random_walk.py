@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
 from torch import Tensor
 
+from uncollapse.extras import require
 from uncollapse.metrics import entropy, propagates
 
 from .form import Array, check_tokens, positive
@@ -141,6 +141,8 @@ class Band:
         if len(draws) < 2:
             missing = np.full_like(mean, np.nan)
             return cls(mean, missing, missing)
+        from scipy.stats import t as student
+
         half = student.ppf(0.5 + CONFIDENCE / 2, len(draws) - 1) * draws.std(axis=0, ddof=1) / math.sqrt(len(draws))
         return cls(mean, np.clip(mean - half, lower, upper), np.clip(mean + half, lower, upper))
 
@@ -184,6 +186,8 @@ def simulate(
     heat = _temperature(temperature, width)
     sigma = None if covariance is None else torch.as_tensor(check_covariance(covariance, width))
     factor = None if sigma is None else torch.linalg.cholesky(sigma)
+    if draws > 1:
+        require("scipy")  # for the bands; better known now than after the simulation
     random = generator(seed)
     rho = np.zeros((draws, len(spectra), tokens))
     spread = np.zeros((draws, len(spectra), 2))

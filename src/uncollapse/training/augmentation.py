@@ -1,8 +1,8 @@
-"""Augmentation of a whole batch of images in training, on the device where the batch is.
+"""Augmentation of batches of images during training, on the device of the batch.
 
-It belongs into the training step, not into the data loader: accelerate's loader fetches a batch ahead, so what a
-collator draws is drawn before a checkpoint saves the state of torch's generator, and a resumed run would see other
-images. Every number here comes from torch's default generators at the step itself.
+It runs in the training step, not in the data loader: accelerate's loader prefetches one batch, so random numbers drawn
+in a collator are drawn before a checkpoint saves the state of torch's generator, and a resumed run would see other
+images. All random numbers here come from torch's default generators during the step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from uncollapse.extras import require
+
 Crop = Literal["pad", "resized", "none"]
 PADDING = 4  # pixels around a small image before a crop of its own size
 
@@ -21,17 +23,17 @@ PADDING = 4  # pixels around a small image before a crop of its own size
 class Augmentation(nn.Module):
     """Crop, flip, RandAugment and random erasing of normalised images (B, C, S, S), by kornia.
 
-    kornia's RandAugment draws its operations once for a batch, not for each image as the paper of that name and timm
-    do, and all images share its magnitude. The magnitude counts to 30 here and to 10 in timm: if (9, 0.5) of the
-    Hopfield paper's Table 3 is read as timm's magnitude 9 with spread 0.5, it is `randaugment=(2, 27)`; the spread has
-    no counterpart.
+    kornia's RandAugment draws its operations once per batch, while its paper and timm draw them for each image, and all
+    images share its magnitude. Magnitudes go up to 30 in kornia and to 10 in timm: if (9, 0.5) in Table 3 of the
+    Hopfield paper is timm's magnitude 9 with standard deviation 0.5, it is `randaugment=(2, 27)` here, without the
+    deviation.
 
     Args:
-        mean: by which the images were normalised, for a crop that starts from pixels in [0, 1].
-        std: likewise.
-        crop: "pad" takes a window of the image's own size after a border of 4 pixels, "resized" a random part (8 % to
-            all of it) of what the collator gave, enlarged to its size again, "none" the image.
-        flip: whether to mirror half of the images.
+        mean: channel means by which the images were normalised.
+        std: channel standard deviations by which the images were normalised.
+        crop: "pad" crops to the size of the image after padding by 4 pixels, "resized" resizes a random part (8 % to
+            100 % of the area) to the size of the image, "none" leaves the image unchanged.
+        flip: whether to flip half of the images horizontally.
         randaugment: number of operations and magnitude (1 to 29), or None.
         erasing: probability that a rectangle (2 % to 33 %) of an image is set to the mean colour.
     """
@@ -61,10 +63,10 @@ class Augmentation(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The images, each changed at random."""
+        """The augmented images."""
         if images.shape[1] != 3 and not isinstance(self.randaugment, nn.Identity):
             raise ValueError(f"RandAugment changes colours and needs images of 3 channels, got {images.shape[1]}.")
-        pixels = (images * self.std + self.mean).clamp_(0.0, 1.0)  # RandAugment's operations are made for [0, 1]
+        pixels = (images * self.std + self.mean).clamp_(0.0, 1.0)  # RandAugment expects pixels in [0, 1]
         pixels = self.flip(self._cropped(pixels))
         pixels = self.randaugment(pixels).clamp_(0.0, 1.0)
         return self.erasing((pixels - self.mean) / self.std)  # type: ignore[no-any-return]
@@ -79,16 +81,16 @@ class Augmentation(nn.Module):
 
 
 class Mixup:
-    """Mixup, or CutMix in a share of the batches: each image with another one of the batch, labels likewise.
+    """Mixup or CutMix: mixes each image and its label with another of the batch.
 
-    Mixup's weight is Beta(alpha, alpha), drawn once a batch (kornia's own draws it uniformly). CutMix is kornia's, with
-    a rectangle for each image; the label's weight is the area that is left.
+    The weight of mixup is drawn from Beta(alpha, alpha) once per batch (kornia draws it uniformly). CutMix is kornia's,
+    with one rectangle per image; the label is weighted by the remaining area.
 
     Args:
         classes: number of classes.
         mixup_alpha: 0 turns mixup off.
         cutmix_alpha: 0 turns CutMix off.
-        switch: share of batches with CutMix if both are on.
+        switch: probability of CutMix if both are on.
 
     >>> images, labels = Mixup(classes=3)(torch.zeros(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]))
     >>> images.shape, labels.shape, labels.sum(1).tolist()
@@ -98,7 +100,7 @@ class Mixup:
     def __init__(self, classes: int, mixup_alpha: float = 0.8, cutmix_alpha: float = 0.0, switch: float = 0.5) -> None:
         if mixup_alpha < 0 or cutmix_alpha < 0 or not 0.0 <= switch <= 1.0:
             raise ValueError(
-                "mixup_alpha and cutmix_alpha must not be negative and switch must be a share, "
+                "mixup_alpha and cutmix_alpha must not be negative and switch must lie between 0 and 1, "
                 f"got {mixup_alpha}, {cutmix_alpha} and {switch}."
             )
         self.classes, self.mixup_alpha = classes, mixup_alpha
@@ -111,7 +113,7 @@ class Mixup:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed images (B, C, H, W) and soft labels (B, classes) in float32."""
+        """Mixed images (B, C, H, W) and soft labels (B, classes), the latter in float32."""
         one_hot = functional.one_hot(labels, self.classes).float()
         if self.cutmix is not None and float(torch.rand(())) < self.switch:
             images, mixed = self.cutmix(images, labels)
@@ -128,7 +130,7 @@ class Mixup:
 def augment_batch(
     batch: dict[str, Any], augmentation: Augmentation | None = None, mixup: Mixup | None = None
 ) -> dict[str, Any]:
-    """A batch of `pixel_values` and `labels` as the training step sees it: augmented, then mixed."""
+    """Augment and then mix a batch of `pixel_values` and `labels`."""
     images, labels = batch["pixel_values"], batch["labels"]
     if augmentation is not None:
         images = augmentation(images)
@@ -138,11 +140,7 @@ def augment_batch(
 
 
 def _kornia() -> Any:
-    try:
-        import kornia.augmentation
-    except ImportError:
-        raise ValueError(
-            "augmentation of images needs kornia, which is not installed; pip install 'uncollapse[vision]', "
-            "or turn the augmentation off."
-        ) from None
+    require("kornia")
+    import kornia.augmentation
+
     return kornia.augmentation

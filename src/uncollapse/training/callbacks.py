@@ -1,4 +1,4 @@
-"""What happens around the steps of a run: metrics file, progress, diagnosis, warm-up of alpha."""
+"""Callbacks of a training run: metrics file, progress, diagnosis, warm-up of alpha."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from uncollapse.models import set_alpha
 from uncollapse.watching import DiagnoseCallback
 
 from .run_folder import RunFolder
-from .tasks import Batch
+from .tasks import TrainingBatch
 
 
 class StepTimer(TrainerCallback):
-    """Time spent in training steps, summed over the parts of a run, and the speed since it was last asked."""
+    """Time spent in training steps, summed over the parts of a run, and the speed since the last call of `speed`."""
 
     def __init__(self, unit: str, units_per_step: int, earlier: float = 0.0) -> None:
         self.unit, self.units_per_step, self.seconds = unit, units_per_step, earlier
-        self._since_asked, self._steps, self._began = 0.0, 0, 0.0
+        self._since_speed, self._steps, self._began = 0.0, 0, 0.0
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start."""
+        """Start the clock."""
         self._began = time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop; comes before the callbacks that evaluate or diagnose."""
+        """Stop the clock; runs before the callbacks that evaluate or diagnose."""
         took = time.perf_counter() - self._began
         self.seconds += took
-        self._since_asked += took
+        self._since_speed += took
         self._steps += 1
 
     def speed(self) -> dict[str, float]:
-        """Tokens or images a second since the last call."""
+        """Tokens or images per second since the last call."""
         if not self._steps:
             return {}
-        rate = self._steps * self.units_per_step / max(self._since_asked, 1e-9)
-        self._since_asked, self._steps = 0.0, 0
+        rate = self._steps * self.units_per_step / max(self._since_speed, 1e-9)
+        self._since_speed, self._steps = 0.0, 0
         return {f"{self.unit}_per_second": round(rate, 1)}
 
 
@@ -55,20 +55,20 @@ class MetricsFile(TrainerCallback):
         self._written = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """What a checkpoint brought back is in the file already; a diagnosis before the first step is not."""
+        """Entries that a checkpoint brought back are in the file already; a diagnosis before the first step is not."""
         self._written = len(state.log_history) if state.global_step else 0
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """A line of metrics belongs to every checkpoint: the loss since the last line is not part of it."""
+        """Log whenever a checkpoint is saved: it does not hold the loss since the last line."""
         if control.should_save:
             control.should_log = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write what is new."""
+        """Write the new entries."""
         self.flush(state)
 
     def flush(self, state: TrainerState) -> None:
-        """Write what is new; on the first process only."""
+        """Write the new entries, on the first process only."""
         new = state.log_history[self._written :]
         self._written = len(state.log_history)
         if not (state.is_world_process_zero and new):
@@ -84,7 +84,7 @@ class MetricsFile(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """A bar on a terminal; elsewhere a line at each evaluation."""
+    """A progress bar on a terminal; elsewhere one line per evaluation."""
 
     SHOWN = (
         "loss",
@@ -102,12 +102,12 @@ class Progress(TrainerCallback):
         self._numbers: dict[str, str] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Open the bar."""
+        """Open the progress bar."""
         if self.shown and state.is_world_process_zero and sys.stderr.isatty():
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Move it."""
+        """Advance it."""
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
 
@@ -141,21 +141,21 @@ OnStep = Callable[[int, float | None], object]  # the step, and the training los
 
 
 class StepCallback(TrainerCallback):
-    """Tells somebody outside, such as a bar over several runs, of every update."""
+    """Reports every update to a callback, for example to a progress bar over several runs."""
 
-    def __init__(self, told: OnStep) -> None:
-        self.told = told
+    def __init__(self, report: OnStep) -> None:
+        self.report = report
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Pass it on."""
+        """Report the step and the last loss."""
         losses = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
-        self.told(state.global_step, next(losses, None))
+        self.report(state.global_step, next(losses, None))
 
 
 class RunDiagnosis(DiagnoseCallback):
-    """Diagnoses at the start, every so many steps and at the end, and keeps each diagnosis in the run folder."""
+    """Diagnoses at the start, every `every` steps and at the end, and saves each diagnosis in the run folder."""
 
-    def __init__(self, batches: list[Batch], every: int, folder: RunFolder, shown: bool = True) -> None:
+    def __init__(self, batches: list[TrainingBatch], every: int, folder: RunFolder, shown: bool = True) -> None:
         super().__init__(batches, every=every, warn=shown)
         self.folder = folder
 
@@ -165,27 +165,23 @@ class RunDiagnosis(DiagnoseCallback):
             self.measure(kw["model"], args, state, control)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
-        """Diagnose if it is time to, and at the end."""
+        """Diagnose every `every` steps and at the end."""
         if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
             self.measure(kw["model"], args, state, control)
 
     def measure(
         self, model: nn.Module, args: TrainingArguments, state: TrainerState, control: TrainerControl
     ) -> Diagnosis:
-        """Diagnose, and save what was found."""
+        """Diagnose, and save the report."""
         report = super().measure(model, args, state, control)
         path = self.folder.diagnosis / f"step-{state.global_step:06d}"
         if state.is_world_process_zero and not Path(path).exists():
             report.save(path)
         return report
 
-    def _warn_of_news(self, step: int) -> None:
-        assert self.report is not None
-        for verdict in self.report.verdicts:
-            if verdict.is_collapse and verdict.kind not in self.first_seen:
-                self.first_seen[verdict.kind] = step
-                if self.warn:
-                    tqdm.write(f"step {step}: {verdict}", file=sys.stderr)
+    def show_warning(self, message: str) -> None:
+        """Print it above the progress bar."""
+        tqdm.write(message, file=sys.stderr)
 
 
 class AlphaWarmup(TrainerCallback):
@@ -195,6 +191,6 @@ class AlphaWarmup(TrainerCallback):
         self.alpha, self.alpha_hidden, self.steps = alpha, alpha_hidden, steps
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
-        """A function of the step alone, so that a resumed run has the same."""
+        """Depends on the step alone, so that a resumed run has the same values."""
         share = min(1.0, state.global_step / self.steps)
         set_alpha(kw["model"], share * self.alpha, share * self.alpha_hidden)

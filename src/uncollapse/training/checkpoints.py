@@ -1,4 +1,4 @@
-"""Checkpoints that can be trusted: one counts when its manifest, written last, names every file and each one agrees."""
+"""Verified checkpoints: one is used only if its manifest, which is written last, matches every file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import json
 import shutil
 from pathlib import Path
 
-from .run_folder import write
+from uncollapse import files
 
 MANIFEST = "manifest.json"
 KEPT = 2
 
 
 def seal(checkpoint: Path) -> None:
-    """Write the manifest: name, size and sha256 of every file."""
+    """Write the manifest of a finished checkpoint: name, size and sha256 of every file."""
     entries = {
         str(file.relative_to(checkpoint)): {"size": file.stat().st_size, "sha256": _sha256(file)}
         for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name != MANIFEST
+        if file.is_file() and file.name != MANIFEST and not files.is_temporary(file)
     }
-    write(checkpoint / MANIFEST, json.dumps(entries, indent=1) + "\n")
+    files.write(checkpoint / MANIFEST, json.dumps(entries, indent=1) + "\n")
 
 
 def fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint does not count, or None if it does."""
+    """Why a checkpoint cannot be used, or None if it verifies."""
     try:
         entries = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -43,12 +43,12 @@ def fault(checkpoint: Path) -> str | None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step at which it was written."""
+    """The step at which a checkpoint was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """All checkpoints of a folder, whole or not."""
+    """All checkpoints of a folder, complete or not."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(found, key=step_of, reverse=True)
 
@@ -65,7 +65,7 @@ def last_good(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def rotate(folder: Path, trusted: Path | None = None) -> None:
-    """Keep the newest two that verify, without a second look at the one just sealed; the others go."""
+    """Remove all but the newest two checkpoints that verify; `trusted`, just sealed, is not read again."""
     good = 0
     for checkpoint in newest_first(folder):
         if good < KEPT and (checkpoint == trusted or fault(checkpoint) is None):

@@ -3,7 +3,7 @@
 Hugging Face's ViT and DeiT have none. A forward hook sits on the attention module and one on the MLP: their outputs
 are the two branches, before the block adds them to the residual stream (the block's own dropout in between commutes
 with dropping). W_O is inside the attention module, so in a converted model the hook sees alpha y + (1 - alpha) W_O(...)
-whatever was placed first: a dropped branch is dropped whole, visible skip included, and the block's residual stays.
+whichever hook was added first: a branch is dropped whole, visible skip included, and the block's residual stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODEL_TYPES = ("vit", "deit")
 def add_drop_path(model: nn.Module, rate: float) -> None:
     """Drop the branches of block n of N with probability rate (n - 1) / (N - 1), in training mode only.
 
-    A second call replaces the rate. A branch that is kept is divided by its probability to stay.
+    A second call replaces the rate. A branch that is kept is divided by its probability of being kept.
 
     >>> from transformers import ViTConfig, ViTModel
     >>> size = dict(hidden_size=8, intermediate_size=8, num_attention_heads=2, image_size=4, patch_size=2)
@@ -63,7 +63,7 @@ def _branches(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
 
 
 def _drop(branch: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """The hook: the output of the branch, or the first of its outputs, with some samples set to zero."""
+    """The forward hook: the output of the branch, or the first of its outputs, with some samples set to zero."""
     rate: float = getattr(branch, RATE)
     if not branch.training or rate == 0.0:
         return None

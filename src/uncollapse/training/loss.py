@@ -1,9 +1,9 @@
 """The loss of image classification: cross-entropy with hard or soft labels, divided by the number of images.
 
-transformers' Trainer counts what a loss is to be divided by over all batches of one update, as the number of label
-entries that are not -100. For labels (B,) that is the number of images, also over accumulation and processes. For soft
-labels (B, C) it is B C, and the loss comes out C times too small. So mix the labels after the count: in
-`training_step`, where the batches of an update have been counted already (`augment_batch` of augmentation.py).
+The Trainer of transformers divides a loss by the number of label entries other than -100 in all batches of an update.
+For labels (B,) that is the number of images, also with accumulation and several processes. For soft labels (B, C) it is
+B C, which makes the loss C times too small. Labels must therefore be mixed after they are counted: in `training_step`,
+with `augment_batch` of augmentation.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def soft_cross_entropy(
     """Cross-entropy summed over the images of the batch and divided by the number of images of the update.
 
     Args:
-        outputs: of the model, with `logits` (B, C); or the logits.
+        outputs: output of the model with `logits` (B, C), or the logits.
         labels: classes (B,) or probabilities (B, C).
-        num_items_in_batch: images of the whole update; None: of this batch.
-        label_smoothing: share of the label that is spread evenly over the classes.
+        num_items_in_batch: images of the whole update; by default those of this batch.
+        label_smoothing: weight of the uniform distribution over the classes.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> hard, soft = torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -46,7 +46,7 @@ def soft_cross_entropy(
 class ImageLoss:
     """`soft_cross_entropy` for the Trainer's `compute_loss_func`.
 
-    Labels are smoothed while gradients are recorded; the loss of an evaluation is the plain cross-entropy.
+    Labels are smoothed only while gradients are enabled, so an evaluation reports the plain cross-entropy.
 
     >>> loss = ImageLoss(label_smoothing=0.1)
     >>> logits = torch.tensor([[4.0, 0.0]])

@@ -36,7 +36,7 @@ def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTra
         return model
     if recipe.residual and getattr(model.config, SKIP_FREE_KEY, False):
         raise ValueError(f"{recipe.model} was trained without block residuals; train it on with --residual false.")
-    give_attention(model, recipe)
+    convert_to_recipe(model, recipe)
     if not recipe.residual:
         remove_residuals(model)
     if recipe.drop_path:
@@ -44,7 +44,7 @@ def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTra
     return model
 
 
-def give_attention(model: PreTrainedModel, recipe: Recipe) -> None:
+def convert_to_recipe(model: PreTrainedModel, recipe: Recipe) -> None:
     """Convert the model to the recipe's rule; plain self-attention without a skip stays stock."""
     rule = rule_of(recipe)
     alpha = rule.alpha if recipe.alpha is None else recipe.alpha
@@ -139,7 +139,7 @@ def _swiglu_width(width: int) -> int:
 
 
 def check_model(recipe: Recipe) -> None:
-    """Say it at once if there is no such checkpoint."""
+    """Raise early if there is no such checkpoint."""
     if recipe.model is None:
         return
     path = model_path(recipe.model)
@@ -155,7 +155,7 @@ def check_model(recipe: Recipe) -> None:
 
 
 def _loaded(recipe: Recipe, vocabulary: int, classes: int) -> PreTrainedModel:
-    """The checkpoint, with a new classifier where the classes are others."""
+    """The checkpoint, with a new classifier if the classes differ."""
     path = model_path(str(recipe.model))
     model = from_pretrained(path)
     if recipe.task == "language":

@@ -1,4 +1,4 @@
-"""Several processes: which is the first, and how they find each other again after a restart."""
+"""Distributed processes: which one is first, and how they reconnect after a restart."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 
 def first_process() -> bool:
-    """Whether this is the only process, or the first of those that torchrun started."""
+    """Whether this is the only process or the one of rank 0."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def join_after_restart() -> None:
-    """Meet the other processes under a name of this attempt's own.
+    """Create the process group under a prefix of this restart.
 
-    torchrun keeps its key-value store when it restarts the workers, and with it the addresses of those that died;
-    accelerate, which would meet the others otherwise, finds the group made and uses it.
+    torchrun keeps its key-value store when it restarts workers, and with it the addresses of those that died.
+    accelerate finds the group initialised and uses it.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or distributed.is_initialized():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
-import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, TrainerCallback, set_seed
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from uncollapse import __version__
+from uncollapse import __version__, files
 from uncollapse.models import from_pretrained
 from uncollapse.remedies import LocaterCallback
 
@@ -72,7 +70,7 @@ def train(
     Args:
         recipe: name of a shipped recipe, a YAML file, a run folder, a `Recipe`, or a mapping of keys.
         out: the run folder; by default `runs/NAME`.
-        resume: go on from the last good checkpoint of the folder; where there is none, start.
+        resume: go on from the last good checkpoint of the folder, or start if there is none.
         force: replace an earlier run in the folder.
         progress: show a bar on a terminal.
         on_step: called after each update with the step and the training loss last logged (None before the first).
@@ -102,7 +100,7 @@ def _is_finished(folder: RunFolder, recipe: Recipe) -> bool:
 
 
 def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
-    """The same recipe with seeds 0, 1, ...; each in its own folder `seed-N`."""
+    """Train the same recipe with seeds 0, 1, ..., each in its own folder `seed-N`."""
     return [train(recipe, out / f"seed-{seed}", seed=seed, **how) for seed in range(seeds)]
 
 
@@ -123,9 +121,7 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
         *([StepCallback(on_step)] if on_step else []),
     ]
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
-        trainer.add_callback(
-            callback
-        )  # in this order: numbers before those who write them, stopping with the last word
+        trainer.add_callback(callback)  # in this order: numbers, then what writes them; the decision to stop comes last
     checkpoint = _checkpoint(folder, trainer, progress)
     about = {
         "steps": trainer.updates,
@@ -152,7 +148,7 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
 
 
 def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> Run:
-    """Evaluate and save the model, or say why the run ended before its time."""
+    """Evaluate and save the model, or record why the run ended early."""
     step, folder = trainer.state.global_step, trainer.folder
     ended = {"step": step, "seconds": round(clock.seconds, 3), "peak_memory_bytes": peak_memory()}
     if stopping.diverged:
@@ -168,12 +164,10 @@ def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> 
         return Run(folder.path, "stopped", reason)
     if not any(line["step"] == step and "eval_loss" in line for line in folder.metrics()):
         trainer.evaluate()
-    draft = folder.path / ".model"
-    trainer.save_model(str(draft))
+    trainer.save_model(str(folder.unfinished_model))
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
-        shutil.rmtree(folder.model, ignore_errors=True)
-        draft.rename(folder.model)
+        files.move(folder.unfinished_model, folder.model)
     assert trainer.model is not None
     sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
     _say(trainer, status="finished", processes=trainer.args.world_size, sharded=sharded, **ended)
@@ -202,7 +196,7 @@ def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> StepTimer:
 
 
 def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path | None:
-    """Where to go on from; what came after it is cut from the metrics."""
+    """The checkpoint to go on from, or None; metrics of later steps are removed."""
     trainer.accelerator.wait_for_everyone()
     good, faults = checkpoints.last_good(folder.checkpoints)
     if trainer.is_world_process_zero():
@@ -217,7 +211,7 @@ def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path 
 
 @contextlib.contextmanager
 def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iterator[None]:
-    """The folder is ours and fits the recipe; of several processes the first sees to it."""
+    """Lock the folder and check that it can take the recipe; with several processes, in the first one only."""
     if first_process():
         with folder.locked():
             folder.check(recipe, resume, force)
@@ -228,7 +222,7 @@ def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iter
 
 @contextlib.contextmanager
 def _tensorboard_in(path: Path) -> Iterator[None]:
-    """Where tensorboard's files go, if it is installed; a folder that the user has set stays."""
+    """Have tensorboard, if it is installed, write to `path`, unless the user has set another folder."""
     name = "TENSORBOARD_LOGGING_DIR"  # read by the Trainer's reporter
     given = os.environ.get(name)
     os.environ[name] = given or str(path)
@@ -244,17 +238,21 @@ def _say(trainer: RunTrainer, **status: Any) -> None:
         trainer.folder.set_status(**status)
 
 
-def peak_memory() -> int:
-    """Bytes at the highest point of this process; on a GPU, of its memory."""
+def peak_memory() -> int | None:
+    """Peak memory of this process in bytes, of its GPU if it has one; None where the system does not count it."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
-    scale = 1 if sys.platform == "darwin" else 1024
-    return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        import resource  # absent on Windows
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @contextlib.contextmanager
 def _quiet_libraries() -> Iterator[None]:
-    """What the libraries say about their own defaults and files is not the user's concern."""
+    """Silence progress bars and warnings of the libraries about their own defaults and files."""
     bars = is_progress_bar_enabled()
     disable_progress_bar()  # type: ignore[no-untyped-call]
     names = ("transformers", "accelerate", "datasets", "huggingface_hub")

@@ -1,17 +1,17 @@
-"""The run folder: its lock, its status, its metrics; whatever happens, what was written stays readable."""
+"""The run folder: its lock, its status and its metrics, readable whatever happens to the process that writes them."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from uncollapse import files
 
 from .recipe import Recipe
 
@@ -20,7 +20,7 @@ MAY_CHANGE = {"steps", "log_every", "eval_every", "save_every", "diagnose_every"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the parts of a run lie."""
+    """Paths of the parts of a run, and how they are read and written."""
 
     path: Path
 
@@ -31,7 +31,7 @@ class RunFolder:
 
     @property
     def metrics_file(self) -> Path:
-        """One line of JSON for each set of numbers."""
+        """One line of JSON for each logged step."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -50,25 +50,34 @@ class RunFolder:
         return self.path / "model"
 
     @property
+    def unfinished_model(self) -> Path:
+        """Where all processes of a run write the model before it is renamed; so its name is known beforehand."""
+        return self.path / ".model"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked while a process trains here."""
+        return self.path / "lock"
+
+    @property
     def diagnosis(self) -> Path:
-        """One saved diagnosis a diagnosed step."""
+        """One saved diagnosis for each diagnosed step."""
         return self.path / "diagnosis"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains in this folder meanwhile; the lock ends with the process, however that ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a") as file:
+        """Keep other processes from training in this folder; the lock ends with the process, however that ends."""
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                stack.enter_context(files.lock(self.lock_file, wait=False))
+            except files.LockedError:
                 raise ValueError(
                     f"another process is training in {self.path}; wait for it, or choose another --out."
                 ) from None
             yield
 
     def check(self, recipe: Recipe, resume: bool, force: bool) -> None:
-        """Say why the folder cannot take this recipe, if so; nothing in it is changed."""
+        """Raise if the folder cannot take this recipe; nothing in it is changed."""
         if self.recipe_file.exists() and resume:
             self._same_run(recipe)
         elif self.recipe_file.exists():
@@ -77,14 +86,16 @@ class RunFolder:
                     f"{self.path} holds a run already; pass --resume to go on with it, --force to replace it, "
                     "or choose another --out."
                 )
-        elif any(path.name != "lock" for path in self.path.iterdir()):
+        elif any(path != self.lock_file and not files.is_temporary(path) for path in self.path.iterdir()):
             raise ValueError(f"{self.path} holds files that are not of a run; choose another --out.")
 
     def begin(self, recipe: Recipe, resume: bool) -> None:
-        """Note the recipe, now that its data and model have been found to be there; an earlier run goes."""
+        """Write the recipe, now that its data and model have been found; an earlier run goes, unless it is resumed."""
         if not resume:
             self._clear()
-        write(self.recipe_file, recipe.to_yaml())
+        shutil.rmtree(self.unfinished_model, ignore_errors=True)
+        files.remove_leftovers(self.path)
+        files.write(self.recipe_file, recipe.to_yaml())
 
     def _same_run(self, recipe: Recipe) -> None:
         earlier = Recipe.find(self.path)
@@ -103,56 +114,41 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def status(self) -> dict[str, Any]:
-        """What `status.json` says; empty if there is none."""
+        """The entries of `status.json`; empty if there is no such file."""
         if not self.status_file.is_file():
             return {}
-        found: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
-        return found
+        text = self.status_file.read_text(encoding="utf-8")
+        return files.json_object(text, f"{self.status_file} is damaged: its content")
 
     def set_status(self, **values: Any) -> None:
         """Change entries of `status.json`."""
-        write(self.status_file, json.dumps(self.status() | values, indent=1) + "\n")
+        files.write(self.status_file, json.dumps(self.status() | values, indent=1) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`; a last line that a crash cut off is left out."""
         if not self.metrics_file.is_file():
             return []
-        found = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        *lines, _ = self.metrics_file.read_text(encoding="utf-8").split("\n")  # after the last line end: cut off
+        return [
+            files.json_object(line, f"{self.metrics_file} is damaged: line {number}")
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
 
     def cut_metrics(self, step: int) -> None:
-        """Forget what came after the step from which a run goes on."""
-        write(self.metrics_file, "".join(as_line(entry) for entry in self.metrics() if entry["step"] <= step))
+        """Remove metrics and diagnoses of steps after `step`, from which the run goes on."""
+        files.write(self.metrics_file, "".join(as_line(entry) for entry in self.metrics() if entry["step"] <= step))
         for folder in self.diagnosis.glob("step-*"):
             if int(folder.name.removeprefix("step-")) > step:
                 shutil.rmtree(folder)
 
     def append_metrics(self, entries: list[Mapping[str, Any]]) -> None:
-        """Add lines."""
+        """Add one line for each entry."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.writelines(as_line(entry) for entry in entries)
 
 
 def as_line(entry: Mapping[str, Any]) -> str:
-    """One line of JSON; what is not finite is null."""
+    """One line of JSON; numbers that are not finite become null."""
     numbers = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in entry.items()}
     return json.dumps(numbers) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file so that it is whole at every moment: under another name first, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a recipe learns from: the data sets, the model that fits them, and how a held-out loss is read."""
+"""The task of a recipe: data sets, model, loss and metrics."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .loss import ImageLoss
 from .model import build_model, check_model, model_path
 from .recipe import Recipe
 
-Batch = dict[str, Tensor]
+TrainingBatch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Data, collation and measures of a run."""
+    """Data, model, loss and metrics of a run."""
 
     train: Dataset[Any]
     valid: Dataset[Any]
-    collate: Callable[[list[Any]], Batch]
+    collate: Callable[[list[Any]], TrainingBatch]
     build: Callable[[], PreTrainedModel]
-    guessing: float  # the loss of guessing uniformly
-    units: int  # tokens of a sequence, or 1 for an image
+    guessing: float  # loss of a uniform guess
+    units: int  # tokens per sequence, or 1 per image
     unit: str  # "tokens" or "images"
-    augment: Callable[[Batch], Batch] | None = None
+    augment: Callable[[TrainingBatch], TrainingBatch] | None = None
     loss: Callable[..., Tensor] | None = None
     measures: Callable[[EvalPrediction], dict[str, float]] | None = None
     preprocess_logits: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -43,14 +43,14 @@ class Task:
     tokenizer: Any = None
     tokenizer_sha256: str | None = None
 
-    def batches(self, count: int, size: int = 8) -> list[Batch]:
-        """The first held-out examples, for the diagnosis; without labels."""
+    def batches(self, count: int, size: int = 8) -> list[TrainingBatch]:
+        """Batches of the first `count` held-out examples without labels, for a diagnosis."""
         rows = [self.valid[i] for i in range(min(count, len(self.valid)))]  # type: ignore[arg-type]
         parts = [self.collate(rows[i : i + size]) for i in range(0, len(rows), size)]
         return [{name: values for name, values in part.items() if name != "labels"} for part in parts]
 
     def readings(self, logs: dict[str, float]) -> dict[str, float]:
-        """Perplexity, with bits per byte beside it, for each language loss among the logs."""
+        """Perplexity and bits per byte for each language-modelling loss in the logs."""
         if self.unit != "tokens":
             return {}
         read: dict[str, float] = {}
@@ -63,7 +63,7 @@ class Task:
 
 
 def task_of(recipe: Recipe) -> Task:
-    """The task of a recipe, with its data loaded."""
+    """The task of a recipe; loads its data."""
     check_model(recipe)
     return _language(recipe) if recipe.task == "language" else _images(recipe)
 
@@ -71,7 +71,7 @@ def task_of(recipe: Recipe) -> Task:
 def _language(recipe: Recipe) -> Task:
     corpus = load_text(recipe.data)
     tokenizer = recipe.tokenizer
-    if recipe.model is not None and tokenizer == "bpe":  # a checkpoint comes with its own
+    if recipe.model is not None and tokenizer == "bpe":  # a checkpoint has its own tokenizer
         tokenizer = model_path(recipe.model)
     data: TokenData = token_data(corpus, tokenizer, recipe.vocab_size, recipe.length)
     if len(data.train) == 0 or len(data.valid) == 0:
@@ -108,7 +108,7 @@ def _images(recipe: Recipe) -> Task:
     )
 
 
-def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[Batch], Batch] | None:
+def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[TrainingBatch], TrainingBatch] | None:
     augmentation = mixup = None
     if recipe.crop or recipe.randaugment or recipe.erasing:
         augmentation = Augmentation(
@@ -136,12 +136,12 @@ def _two_numbers(text: str | None) -> tuple[int, int] | None:
 
 
 def accuracy(predicted: EvalPrediction) -> dict[str, float]:
-    """Share of images whose most likely class is the right one."""
+    """Share of images whose predicted class is correct."""
     guesses, labels = torch.as_tensor(predicted.predictions), torch.as_tensor(predicted.label_ids)
     return {"accuracy": (guesses == labels).float().mean().item()}
 
 
 def first(data: Dataset[Any], count: int | None) -> Dataset[Any]:
-    """The first so many rows."""
+    """The first `count` rows; all if `count` is None."""
     size = len(data)  # type: ignore[arg-type]
     return data if count is None or count >= size else Subset(data, range(count))

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer with our schedule, our augmentation, and checkpoints that can be trusted."""
+"""The Hugging Face Trainer with the recipe's schedule, augmentation and verified checkpoints."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from transformers import Trainer, TrainingArguments
 from . import checkpoints
 from .recipe import Recipe
 from .run_folder import RunFolder
-from .schedule import learning_rate_schedule
+from .schedule import RateSchedule
 from .tasks import Task
 
-DEFAULT_SAVES = 10  # checkpoints and diagnoses of a run whose recipe says nothing
+DEFAULT_SAVES = 10  # checkpoints and diagnoses per run if the recipe does not set their interval
 
 
 class NotSavedError(OSError):
-    """A checkpoint could not be written; the earlier ones are intact."""
+    """Raised when a checkpoint could not be written; earlier checkpoints are intact."""
 
 
 class RunTrainer(Trainer):
-    """Trains one run; everything that is not about the run's folder, schedule or data is the Trainer's own."""
+    """Trains one run; overrides the Trainer only for the run folder, the schedule and the data."""
 
     def __init__(self, recipe: Recipe, task: Task, folder: RunFolder, **kwargs: Any) -> None:
         self.recipe, self.task, self.folder = recipe, task, folder
         self.updates = updates(recipe, len(task.train))  # type: ignore[arg-type]
-        self.step_loss = torch.zeros(())  # of the update under way
+        self.step_loss = torch.zeros(())  # loss of the current update
         super().__init__(
             args=arguments(recipe, folder, self.updates),
             train_dataset=task.train,
@@ -48,16 +48,16 @@ class RunTrainer(Trainer):
         )
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As always, but shard on CPUs too if asked: accelerate knows FSDP on accelerators only, and says nothing."""
+        """Enable FSDP on CPUs too, where accelerate ignores it without a warning."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp_plugin_args is not None and not self.is_fsdp_enabled:
             self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
             self.accelerator.state.distributed_type = DistributedType.FSDP
-            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # from which the former is renewed
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # the state is rebuilt from it
             self.is_fsdp_enabled = True
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """One part of an update; augmented here, where random numbers are those a checkpoint brings back."""
+        """One micro-batch; augmented here, where a resumed run draws the same random numbers."""
         if self.task.augment is not None:
             inputs = self.task.augment(self._prepare_inputs(inputs))
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -65,7 +65,7 @@ class RunTrainer(Trainer):
         return loss
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Whole batches only, so that every update weighs the same; an evaluation leaves nothing out."""
+        """Drop the last incomplete batch in training, but not in evaluations."""
         self.args.dataloader_drop_last = True
         try:
             return super().get_train_dataloader()
@@ -73,28 +73,28 @@ class RunTrainer(Trainer):
             self.args.dataloader_drop_last = False
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The recipe's schedule."""
+        """The learning-rate schedule of the recipe."""
         if self.lr_scheduler is None:
             per_epoch = updates_per_epoch(self.recipe, len(self.task.train))  # type: ignore[arg-type]
             warmup = max(self.recipe.warmup_steps, round(self.recipe.warmup_epochs * per_epoch))
             warmup = min(warmup, self.updates)  # a recipe may be cut short with --steps
             cooldown = min(round(self.recipe.cooldown_epochs * per_epoch), self.updates - warmup)
-            self.lr_scheduler = learning_rate_schedule(
-                optimizer or self.optimizer,  # type: ignore[arg-type]
+            schedule = RateSchedule(
                 peak=self.recipe.learning_rate,
                 steps=self.updates,
                 warmup=warmup,
                 cooldown=cooldown,
                 floor=self.recipe.lowest_rate,
                 start=self.recipe.lowest_rate,
-                shape=self.recipe.schedule,
+                decay=self.recipe.schedule,
             )
+            self.lr_scheduler = schedule.scheduler(optimizer or self.optimizer)  # type: ignore[arg-type]
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Perplexity and bits per byte are logged beside the losses they are read from."""
-        if "train_runtime" in logs:  # the Trainer's own summary, which knows nothing of earlier parts of the run
+        """Log perplexity and bits per byte next to the losses."""
+        if "train_runtime" in logs:  # the Trainer's summary, which does not include the time before a resume
             return
         kept = {name: value for name, value in logs.items() if name not in NOT_LOGGED}
         super().log(kept | self.task.readings(logs), start_time)
@@ -109,13 +109,13 @@ class RunTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         try:
             super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # each process writes its own random state
+            self.accelerator.wait_for_everyone()  # each process writes its random state
             if self.args.should_save:
                 checkpoints.seal(target)
                 checkpoints.rotate(target.parent, trusted=target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(target, ignore_errors=True)
-            if "gloo" in str(error) or "NCCL" in str(error):  # another process has died; this is not about a file
+            if "gloo" in str(error) or "NCCL" in str(error):  # another process died; no file is at fault
                 raise
             reason = " ".join(str(error).split())[:200]
             raise NotSavedError(
@@ -124,10 +124,10 @@ class RunTrainer(Trainer):
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Without the Trainer's pickle of its arguments: the recipe says it all."""
+        """Save model and tokenizer, without the Trainer's pickled arguments, which the recipe replaces."""
         folder = Path(output_dir or self.folder.checkpoints)
         resumable = folder.parent == self.folder.checkpoints
-        # For the hub a ViT is written under older names, which the Trainer's resuming does not translate back.
+        # The original format of a ViT has older parameter names, which the Trainer does not map back when it resumes.
         model = self.accelerator.unwrap_model(self.model)
         model.save_pretrained(folder, state_dict=state_dict, save_original_format=not resumable)
         if self.args.should_save and self.processing_class is not None:
@@ -138,7 +138,7 @@ NOT_LOGGED = {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"
 
 
 def updates_per_epoch(recipe: Recipe, examples: int) -> int:
-    """Whole batches in one pass over the data."""
+    """Number of complete batches in one pass over the data."""
     if examples < recipe.batch_size:
         raise ValueError(
             f"the data has {examples:,} examples, which is less than one batch of {recipe.batch_size:,}; "
@@ -148,18 +148,18 @@ def updates_per_epoch(recipe: Recipe, examples: int) -> int:
 
 
 def updates(recipe: Recipe, examples: int) -> int:
-    """The length of the run in updates."""
+    """Number of updates of the run."""
     per_epoch = updates_per_epoch(recipe, examples)
     return recipe.steps if recipe.steps is not None else max(1, round((recipe.epochs or 0) * per_epoch))
 
 
 def every(value: int | None, total: int) -> int:
-    """An interval, or the one that makes ten in a run."""
+    """The interval `value`, or by default the one that gives DEFAULT_SAVES per run."""
     return max(1, total // DEFAULT_SAVES) if value is None else value
 
 
 def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArguments:
-    """The Trainer's arguments for a recipe."""
+    """The TrainingArguments of a recipe."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     share, rest = divmod(recipe.batch_size, processes * recipe.accumulation)
     if rest or not share:
@@ -181,7 +181,7 @@ def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArgument
         adam_epsilon=recipe.epsilon,
         max_grad_norm=recipe.clip,
         logging_steps=recipe.log_every,
-        logging_nan_inf_filter=False,  # it would hide NaN
+        logging_nan_inf_filter=False,  # would hide NaN
         eval_strategy="steps" if evaluating else "no",
         eval_steps=recipe.eval_every,
         prediction_loss_only=recipe.task == "language",
@@ -206,5 +206,5 @@ def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArgument
 
 
 def has_tensorboard() -> bool:
-    """Whether tensorboard can be reported to."""
+    """Whether tensorboard is installed."""
     return any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))

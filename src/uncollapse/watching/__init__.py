@@ -1,5 +1,20 @@
 """The numbers of a diagnosis while a model trains."""
 
-from .callback import DiagnoseCallback
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uncollapse.extras import naming_missing_extra
+
+if TYPE_CHECKING:
+    from .callback import DiagnoseCallback as DiagnoseCallback
 
 __all__ = ["DiagnoseCallback"]
+
+
+def __getattr__(name: str) -> Any:  # a Trainer's callback needs transformers
+    if name != "DiagnoseCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with naming_missing_extra():
+        from .callback import DiagnoseCallback
+    return DiagnoseCallback

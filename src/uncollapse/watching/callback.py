@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from uncollapse.diagnosis.model_pass import Batch, diagnose
 from uncollapse.diagnosis.result import Diagnosis
+from uncollapse.diagnosis.verdicts import Verdict
 from uncollapse.models.reporters import Reporters
 
 LAYER_METRICS = (
@@ -28,15 +29,16 @@ HEAD_METRICS = ("entropy_normalised", "logit_max", "qk_trace", "qk_scale")
 
 
 class DiagnoseCallback(TrainerCallback):
-    """Diagnoses the model every so many steps on fixed batches, logs the numbers, and warns when a collapse appears.
+    """Diagnoses the model on fixed batches every `every` steps, logs the numbers, and warns when a collapse appears.
 
-    The numbers go where the Trainer reports (`report_to`) and into `state.log_history`; the last `Diagnosis` is kept
-    as `report`, all of them by step in `reports` if `keep` is set.
+    The numbers are logged where the Trainer reports (`report_to`) and in `state.log_history`. The last `Diagnosis` is
+    kept as `report`; with `keep`, all of them are kept in `reports` by step.
 
     Args:
-        batches: held-out batches, as `uc.diagnose` takes them; the same ones each time.
+        batches: held-out batches, as `uc.diagnose` takes them; the same ones each time. None takes the sample that
+            comes with the package.
         every: steps between two diagnoses.
-        warn: warn once when a collapse first appears.
+        warn: warn once when a kind of collapse first appears.
         keep: keep every report, for a page over the course of training.
 
     >>> import torch, uncollapse as uc
@@ -44,11 +46,13 @@ class DiagnoseCallback(TrainerCallback):
     """
 
     def __init__(
-        self, batches: Batch | Iterable[Batch], every: int = 500, warn: bool = True, keep: bool = False
+        self, batches: Batch | Iterable[Batch] | None = None, every: int = 500, warn: bool = True, *, keep: bool = False
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}.")
-        self.batches: list[Batch] = [batches] if isinstance(batches, Mapping) else list(batches)
+        if batches is not None:  # a generator would be empty at the second diagnosis
+            batches = [batches] if isinstance(batches, Mapping) else list(batches)
+        self.batches: list[Batch] | None = batches
         self.every, self.warn, self.keep = every, warn, keep
         self.report: Diagnosis | None = None
         self.reports: dict[int, Diagnosis] = {}
@@ -56,14 +60,14 @@ class DiagnoseCallback(TrainerCallback):
         self._reporters = Reporters()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Diagnose if it is time to."""
+        """Diagnose every `every` steps."""
         if state.global_step % self.every == 0:
             self.measure(kwargs["model"], args, state, control)
 
     def measure(
         self, model: nn.Module, args: TrainingArguments, state: TrainerState, control: TrainerControl
     ) -> Diagnosis:
-        """Diagnose now, log the numbers, warn of what is new."""
+        """Diagnose now, log the numbers, and warn if a collapse has appeared."""
         began = time.perf_counter()
         self.report = diagnose(model, self.batches, progress=False)
         if self.keep:
@@ -72,20 +76,23 @@ class DiagnoseCallback(TrainerCallback):
             metrics = scalars(self.report) | {"diagnose/seconds": round(time.perf_counter() - began, 3)}
             state.log_history.append({"step": state.global_step, **metrics})
             self._reporters.log(metrics, args, state, control, model)
-            self._warn_of_news(state.global_step)
+            self._warn_of_new(self.report.verdicts, state.global_step)
         return self.report
 
-    def _warn_of_news(self, step: int) -> None:
-        assert self.report is not None
-        for verdict in self.report.verdicts:
+    def _warn_of_new(self, verdicts: Iterable[Verdict], step: int) -> None:
+        for verdict in verdicts:
             if verdict.is_collapse and verdict.kind not in self.first_seen:
                 self.first_seen[verdict.kind] = step
                 if self.warn:
-                    warnings.warn(f"step {step}: {verdict}", stacklevel=2)
+                    self.show_warning(f"step {step}: {verdict}")
+
+    def show_warning(self, message: str) -> None:
+        """Show that a collapse has appeared: a Python warning, unless a subclass does something else."""
+        warnings.warn(message, stacklevel=2)
 
 
 def scalars(report: Diagnosis) -> dict[str, float]:
-    """The numbers of a report under names fit for a logger."""
+    """The numbers of a report by the names under which they are logged."""
     numbers: dict[str, float] = {}
     for row in report.layers.to_dict("records"):
         for name in LAYER_METRICS:

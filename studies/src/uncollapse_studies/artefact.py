@@ -1,13 +1,15 @@
-"""Artefact: a table or figure that needs trained networks: its cells, and what is made of those that are in."""
+"""Artefacts: tables and figures that need trained networks, their cells, and the records of finished cells."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from uncollapse.statistics import summarise
 
 from .cells.cell import Budget, Cell
 from .cells.store import Record, Store
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 
     from .figure import Result
 
-REPRODUCED, TREND, NOT_SEEN, OUT_OF_REACH = (
+REPRODUCED, TREND, NOT_SEEN, UNDECIDED, OUT_OF_REACH = (
     "reproduced",
     "same trend",
     "not seen",
+    "undecided",
     "cannot be tested at this scale",
 )
 NO_CLAIM, PENDING = "not in the paper", "pending"
@@ -51,7 +54,7 @@ class Artefact:
         return self.cells(budget, self.seeds if seeds is None else seeds)
 
     def result(self, found_cells: ArtefactCells) -> Result:
-        """Table, chart and words from the cells that are in."""
+        """Table, chart and sentences from the finished cells."""
         make: Callable[[ArtefactCells], Result] = getattr(import_module(f".{self.module}", __package__), self.function)
         return make(found_cells)
 
@@ -66,7 +69,7 @@ class ArtefactCells:
 
     @cached_property
     def records(self) -> list[tuple[Cell, Record]]:
-        """The cells that are in, as they are defined now."""
+        """The trained cells, as they are defined now."""
         found = [(cell, self.store.current(cell)) for cell in self.cells]
         return [(cell, record) for cell, record in found if record is not None]
 
@@ -77,12 +80,12 @@ class ArtefactCells:
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the cells that are in, in the order of definition."""
+        """The labels of the trained cells, in the order of definition."""
         return list(dict.fromkeys(cell.label for cell, _ in self.records))
 
     @property
     def complete(self) -> bool:
-        """Whether every cell is in; a run that diverged is in, too."""
+        """Whether every cell is trained; a run that diverged counts."""
         return len(self.records) == len(self.cells)
 
     def lacking(self) -> str:
@@ -90,11 +93,11 @@ class ArtefactCells:
         return OUT_OF_REACH if self.complete else PENDING
 
     def progress(self) -> str:
-        """How many cells are in."""
-        return f"{len(self.records)} of {len(self.cells)} cells are in."
+        """How many cells are trained."""
+        return f"{len(self.records)} of {len(self.cells)} cells are trained."
 
     def training(self) -> list[str]:
-        """How far training went, in words."""
+        """How far training went, as sentences."""
         records = [record for _, record in self.finished]
         sentences = []
         if records:
@@ -121,7 +124,7 @@ class ArtefactCells:
         return f" of about {examples:,.0f} examples"
 
     def numbers(self, number: str) -> dict[str, list[float]]:
-        """A number by label, a list over the seeds; runs that diverged have none."""
+        """A number by label, as a list over the seeds; runs that diverged have none."""
         found: dict[str, list[float]] = {}
         for cell, record in self.finished:
             if number in record["numbers"]:
@@ -129,10 +132,8 @@ class ArtefactCells:
         return found
 
     def long_table(self) -> pd.DataFrame:
-        """All numbers: a row a label and number, with mean, spread (standard deviation) and seeds."""
+        """All numbers: one row per label and number, with mean, spread (standard deviation) and seeds."""
         import pandas as pd
-
-        from .trained import row as summary
 
         rows = []
         settings = {cell.label: cell.settings for cell, _ in self.finished}
@@ -141,7 +142,7 @@ class ArtefactCells:
         for number in names:
             for label, values in self.numbers(number).items():
                 row = {"label": label, "method": methods[label], "number": number}
-                rows.append(row | settings[label] | summary(values))
+                rows.append(row | settings[label] | asdict(summarise(values)))
         return pd.DataFrame(rows, columns=None if rows else ["label", "method", "number", "mean", "spread", "seeds"])
 
     def curves(self, x: str, names: Sequence[str]) -> pd.DataFrame:

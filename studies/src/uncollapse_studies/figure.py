@@ -25,7 +25,7 @@ class Result:
     reading_aid: str
     summary: pd.DataFrame  # the few numbers that go on the page
     settings: Mapping[str, Any]  # what was set, seeds included
-    verdict: str = ""  # reproduced, same trend, not seen, cannot be tested at this scale, or pending
+    verdict: str = ""  # reproduced, same trend, not seen, undecided, cannot be tested at this scale, or pending
     finding: str = ""  # the sentence that a reader should take away
 
 

@@ -40,7 +40,7 @@ def central_table(root: Path) -> str:
             table = beside(found_cells, [main_number(found_cells)], PLAIN).astype(str).set_index("method")
             table.columns = [f"{network}: {name.split(' ')[0] if 'printed' in name else name}" for name in table]
             tables.append(table)
-    return markdown(pd.concat(tables, axis=1).fillna("").reset_index()) if tables else "No cell is in yet.\n"
+    return markdown(pd.concat(tables, axis=1).fillna("").reset_index()) if tables else "No cell is trained yet.\n"
 
 
 def findings(root: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from uncollapse.statistics import CONFIDENCE, SMALLEST, SMALLEST_SHARE
+from uncollapse.statistics import CONFIDENCE
 
 from .artefact import NO_CLAIM, PENDING, Artefact, ArtefactCells
 from .artefacts import ARTEFACTS
@@ -17,7 +17,7 @@ from .cells.cell import Budget
 from .cells.measured import CHANGE, LATE
 from .cells.store import Store
 from .figure import FIGURES, Figure, Result
-from .trained import legend
+from .trained import SMALLEST, SMALLEST_SHARE, legend
 
 PAGE = Path("docs/results.md")
 PICTURES = Path("studies/results/figures")
@@ -34,12 +34,17 @@ What the two papers report, and what we find. This page is written from the file
 - Trained networks are small, and training is short: minutes on two cores. The papers' own numbers, of one run each,
   stand beside ours but are of other sizes and data: the direction of a difference can be compared, its size cannot.
 - Every method has the same budget and rate. None was tuned. Seeds are 0, 1, ..., as many as the tables say.
-- ± is the standard deviation over seeds. A difference stands with its {CONFIDENCE:.0%} interval in brackets (Welch's
-  t-test over seeds) and counts if that excludes 0, which happens by chance, too. With one seed it counts from
-  {SMALLEST["accuracy"]:g} points of accuracy or {SMALLEST_SHARE:.0%} of another number on, a rule of thumb.
+- ± is the standard deviation over seeds. A difference stands with its {CONFIDENCE:.0%} interval over seeds in brackets
+  (Welch's t-test), and is called higher, lower, better or worse only if that excludes 0. Where a table compares several
+  methods with one, Holm's correction widens the intervals, so that all verdicts of the table together err with a
+  probability of {1 - CONFIDENCE:.0%} at most. An effect smaller than half the width of an interval could not have been
+  seen. One seed has no interval and decides nothing.
 - Perplexity is over the model's own tokens.
-- Verdicts: *reproduced*; *same trend* (the direction is the paper's, at a smaller scale); *not seen*; *cannot be
-  tested at this scale*; *pending* until the cells that decide are in; *not in the paper* for what we add.
+- Verdicts: *reproduced*; *same trend* (the direction is the paper's, at a smaller scale); *not seen* (a difference as
+  claimed that counts is ruled out, which is {SMALLEST["accuracy"]:g} points of accuracy or {SMALLEST_SHARE:.0%} of
+  another number; or the difference goes the other way); *undecided* (the interval allows either, or there is one seed
+  only); *cannot be tested at this scale* (what should change is not there); *pending* until the cells that decide are
+  finished; *not in the paper* for what we add.
 - A held-out loss counts as still falling if it fell by more than {CHANGE:.0%} from the latest evaluation at or before
   {LATE:.0%} of the updates to the last one, and as rising likewise. Rates decay to almost 0 in the first paper's
   recipes, which flattens the end.
@@ -67,7 +72,7 @@ def results_text(root: Path) -> str:
 
 
 def drawn(root: Path) -> Iterator[tuple[Artefact, ArtefactCells, Result | None]]:
-    """Each artefact, its cells, and what is made of them; None while no cell is in."""
+    """Each artefact, its cells, and what is made of them; None while no cell is trained."""
     store = Store(root / "studies/results/cells")
     for artefact in ARTEFACTS.values():
         found_cells = ArtefactCells(artefact, artefact.all_cells(LAPTOP), store)
@@ -84,17 +89,17 @@ def _overview(root: Path, found: Sequence[tuple[Artefact, ArtefactCells, Result 
     for artefact, found_cells, result in found:
         count = f"{len(found_cells.records)} of {len(found_cells.cells)}"
         rows.append((_link(artefact.id), artefact.title, artefact.stands_for, so_far(found_cells, result), count))
-    table = pd.DataFrame(rows, columns=["id", "what", "stands for", "verdict", "cells in"])
+    table = pd.DataFrame(rows, columns=["id", "what", "stands for", "verdict", "cells trained"])
     return f"## All at a glance\n\n{_totals([found_cells for _, found_cells, _ in found])}\n\n{markdown(table)}"
 
 
 def _totals(found_cells: list[ArtefactCells]) -> str:
-    """How many cells are in, how many networks were trained for them, and for how long."""
+    """How many cells are trained, how many networks were trained for them, and for how long."""
     records = [record for one in found_cells for _, record in one.records]
     own = [record for record in records if "taken_from" not in record]
     hours = sum(record["seconds"] * record["machine"]["threads"] for record in own) / 3600.0
     return (
-        f"{len(records)} of {sum(len(one.cells) for one in found_cells)} cells are in: {len(own)} trained networks, "
+        f"{len(records)} of {sum(len(one.cells) for one in found_cells)} cells are trained: {len(own)} networks, "
         f"{hours:.1f} hours of one core; the other cells share them."
     )
 
@@ -130,7 +135,7 @@ def _figure(root: Path, figure: Figure) -> str:
 
 def _artefact(artefact: Artefact, found_cells: ArtefactCells, result: Result | None) -> str:
     if result is None:
-        sentence = f"Pending: 0 of {len(found_cells.cells)} cells are in."
+        sentence = f"Pending: 0 of {len(found_cells.cells)} cells are trained."
         return f"## {artefact.id}\n\n{artefact.title}. {sentence}\n"
     picture = str(PICTURES / f"{artefact.id}.png")
     words = [*result.sentences, result.reading_aid, *([told] if (told := legend(result.summary.columns)) else [])]

@@ -1,21 +1,22 @@
-"""Trained networks: our numbers beside the printed ones, differences between methods, and what was scaled down."""
+"""Trained networks: our numbers beside the printed ones, verdicts on differences, and what was scaled down."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from uncollapse.metrics.similarity import ALIGNED
-from uncollapse.statistics import Difference, difference
+from uncollapse.statistics import FEWEST, Estimate, differences, summarise
 from uncollapse.training.compare.measures import Measure, shown
 
-from .artefact import NOT_SEEN, TREND, ArtefactCells
+from .artefact import NOT_SEEN, TREND, UNDECIDED, ArtefactCells
 from .cells.cell import Cell
 from .printed import PRINTED
 
+OPPOSITE = f"{NOT_SEEN}: the opposite"
 MEASURES = {
     "perplexity": Measure("perplexity", "perplexity", higher=False),
     "accuracy": Measure("accuracy", "accuracy in %", higher=True),
@@ -36,11 +37,17 @@ MEASURES = {
     "qk_scale": Measure("qk_scale", "tr W_QK' W_QK, mean of heads"),
 }
 
+SMALLEST = {"accuracy": 2.0}  # points: the smallest difference that counts
+SMALLEST_SHARE = 0.02  # the same for other numbers, as a share of the base's
 
-def row(values: Sequence[float]) -> dict[Hashable, Any]:
-    """Mean, spread (standard deviation) and number of seeds."""
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return {"mean": float(np.mean(values)), "spread": spread, "seeds": len(values)}
+
+def smallest_that_counts(number: str, base: float) -> float:
+    """The smallest difference from a base that would matter; a claim is denied only where it is ruled out.
+
+    >>> smallest_that_counts("accuracy", 50.0), smallest_that_counts("perplexity", 50.0)
+    (2.0, 1.0)
+    """
+    return SMALLEST.get(number, SMALLEST_SHARE * abs(base))
 
 
 def means(found_cells: ArtefactCells, number: str) -> dict[str, float]:
@@ -48,54 +55,62 @@ def means(found_cells: ArtefactCells, number: str) -> dict[str, float]:
     return {label: float(np.mean(values)) for label, values in found_cells.numbers(number).items()}
 
 
-def against(found_cells: ArtefactCells, number: str, base: str, other: str) -> Difference:
-    """One label against another; both have the number."""
-    found = found_cells.numbers(number)
-    return difference(number, found[base], found[other])
+def against(
+    found_cells: ArtefactCells, number: str, base: str, others: Collection[str] | None = None
+) -> dict[str, Estimate]:
+    """Labels against a base, all that have the number by default, with Holm's correction over them."""
+    found = {label: summarise(values) for label, values in found_cells.numbers(number).items()}
+    kept = [label for label in found if label != base and (others is None or label in others)]
+    return differences(found[base], {label: found[label] for label in kept})
 
 
-def agreement(sign: int, expected: int) -> str:
-    """The verdict on one comparison at a smaller scale than the paper's."""
-    if sign == expected:
-        return TREND
-    return NOT_SEEN if sign == 0 else f"{NOT_SEEN}: the opposite"
+def agreement(gap: Estimate, expected: int, smallest: float) -> str:
+    """The verdict on a difference that a paper expects to be higher (1) or lower (-1).
+
+    Not seen is what goes the other way, and where a difference as expected that counts is ruled out.
+    """
+    if gap.verdict != "undecided":
+        return TREND if gap.verdict == ("higher" if expected > 0 else "lower") else OPPOSITE
+    return NOT_SEEN if gap.excludes(expected * smallest) else UNDECIDED
 
 
 def in_all(verdicts: Sequence[str], what: str = "statements") -> str:
-    """One verdict from several: the trend in all of them, in some, or in none, and how many are the opposite."""
-    seen, opposite = sum(v == TREND for v in verdicts), sum("opposite" in v for v in verdicts)
-    if seen == len(verdicts):
-        return TREND
-    if opposite == len(verdicts):
-        return f"{NOT_SEEN}: the opposite"
-    contrary = f" (the opposite in {opposite} of {len(verdicts)} {what})" if opposite else ""
-    if not seen:
-        return NOT_SEEN + contrary
-    return f"{TREND} in {seen} of {len(verdicts)} {what}" + (f", the opposite in {opposite}" if opposite else "")
+    """One verdict from several: theirs if they agree, else how often each occurs.
+
+    >>> in_all(["same trend", "undecided", "undecided"])
+    'same trend in 1 of 3 statements, undecided in 2'
+    """
+    kinds = [kind for kind in (TREND, NOT_SEEN, OPPOSITE, UNDECIDED) if kind in verdicts]
+    if len(kinds) == 1:
+        return kinds[0]
+    first, *others = kinds
+    told = [f"{first} in {verdicts.count(first)} of {len(verdicts)} {what}"]
+    told += [f"{kind.removeprefix(f'{NOT_SEEN}: ')} in {verdicts.count(kind)}" for kind in others]
+    return ", ".join(told)
 
 
-def better(number: str, found: Difference) -> str:
-    """What a difference is in words."""
-    if not found.sign:
-        return "not distinguishable"
+def better(number: str, gap: Estimate) -> str:
+    """What a difference means for a number: better or worse, higher or lower, or undecided."""
     higher = MEASURES[number].higher
-    if higher is None:
-        return "higher" if found.sign > 0 else "lower"
-    return "better" if (found.sign > 0) == higher else "worse"
+    if gap.seeds < FEWEST:
+        return f"{UNDECIDED} with one seed"
+    if gap.verdict == "undecided" or higher is None:
+        return gap.verdict
+    return "better" if (gap.verdict == "higher") == higher else "worse"
 
 
 def beside(found_cells: ArtefactCells, numbers: Sequence[str], base: str | None = None) -> pd.DataFrame:
-    """A row a label: our numbers, the first one's difference from `base`, and the printed one if the paper has one."""
+    """One row per label: our numbers, the first one's difference from `base`, and the printed one if there is one."""
     printed = PRINTED.get(found_cells.artefact.id)
     tables = {number: found_cells.numbers(number) for number in numbers}
+    gaps = against(found_cells, numbers[0], base) if base is not None and base in tables[numbers[0]] else {}
     found = []
     for label in found_cells.labels:
         line: dict[str, Any] = {"method": label}
         for number, values in tables.items():
             line[number] = _number(values[label]) if label in values else ""
             if number == numbers[0] and base is not None:
-                apart = label != base and {label, base} <= set(values)
-                line[f"against {base}"] = str(against(found_cells, number, base, label)) if apart else ""
+                line[f"against {base}"] = str(gaps[label]) if label in gaps else ""
         line["seeds"] = len(tables[numbers[0]].get(label, []))
         if printed is not None:
             value = printed.values.get(label)
@@ -106,8 +121,9 @@ def beside(found_cells: ArtefactCells, numbers: Sequence[str], base: str | None 
 
 
 def _number(values: Sequence[float]) -> str:
-    own = row(values)
-    return shown(own) + (f" ± {shown(own, own['spread'])}" if own["seeds"] > 1 else "")
+    own = summarise(values)
+    row: dict[Hashable, float] = {"mean": own.mean, "spread": own.spread}
+    return shown(row) + (f" ± {shown(row, own.spread)}" if own.seeds >= FEWEST else "")
 
 
 def legend(names: Sequence[str]) -> str:
@@ -128,7 +144,7 @@ def settings(found_cells: ArtefactCells) -> dict[str, Any]:
 
 
 def scaled_down(found_cells: ArtefactCells) -> str:
-    """What is smaller than in the paper, in words: ours and the paper's setting."""
+    """What is smaller than in the paper: our setting and the paper's, as a sentence."""
     if found_cells.cells[0].budget == "paper":
         return "The paper's own setting."
     ours, theirs = described(found_cells.cells), described(found_cells.artefact.all_cells("paper", 1))

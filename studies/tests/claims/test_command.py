@@ -10,12 +10,12 @@ import pytest
 from made_cells import written
 
 from uncollapse.cli import main
-from uncollapse_studies.audit.audit import audit
+from uncollapse_studies.audit.audit import audit, code
 from uncollapse_studies.audit.claim import CLAIMS
 from uncollapse_studies.audit.registry import claims
 from uncollapse_studies.charts.claims_markdown import claims_markdown, count_table
 from uncollapse_studies.charts.claims_page import FALLS, STANDS, claims_page
-from uncollapse_studies.cli import claims as command
+from uncollapse_studies.cli.claims import code_link
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = json.loads((ROOT / "studies/results/claims.json").read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def test_only_writes_the_four_files_and_prints_a_table(tmp_path, capsys):
     with (out / "claims.csv").open(encoding="utf-8", newline="") as stream:
         assert [row["verdict"] for row in csv.DictReader(stream)] == [row["verdict"] for row in record["claims"]]
     page = (out / "claims.html").read_text(encoding="utf-8")
-    assert "src/uncollapse/reproduction/claims/localization/norms.py" in page
+    assert "studies/src/uncollapse_studies/localization/claims/norms.py" in page
     assert main(arguments) == 2  # nothing is overwritten unasked
     assert "--force" in capsys.readouterr().err
 
@@ -60,7 +60,6 @@ def test_a_crash_is_said_to_be_a_bug_and_ends_with_one(tmp_path, capsys, monkeyp
     ("arguments", "sentence"),
     [
         (["claims", "--only", "localization-lemma9"], "there is no claim 'localization-lemma9'; did you mean localiz"),
-        (["localization-fig4", "--only", "localization-eq3"], "--only goes with claims"),
         (["claim"], "did you mean claims?"),
     ],
 )
@@ -93,14 +92,13 @@ def test_a_trained_claim_that_fails_leaves_the_conclusion_open(tmp_path):
         assert "Right form" not in page
 
 
-def test_code_is_linked_in_the_repository_if_it_is_known(monkeypatch, tmp_path):
-    check = RECORD["claims"][0]["check"]
-    monkeypatch.setattr(command, "repository", lambda: "https://example.org/uncollapse")
-    address = command.code_link(tmp_path)(check)
+def test_code_is_linked_in_the_repository_if_it_is_known(tmp_path):
+    check = code(claims()["localization-eq7-first"])
+    address = code_link(tmp_path, "https://example.org/uncollapse")(check)
     assert address == f"https://example.org/uncollapse/blob/main/{check['file']}#L{check['line']}"
-    monkeypatch.setattr(command, "repository", lambda: None)
-    relative = command.code_link(tmp_path)(check)
+    relative = code_link(tmp_path, None)(check)
     assert (tmp_path / relative).resolve() == ROOT / check["file"]
+    assert code_link(tmp_path, None)({"file": "studies/src/absent.py", "line": 1}) is None
 
 
 def hostile() -> dict:

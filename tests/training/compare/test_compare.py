@@ -1,4 +1,4 @@
-"""compare_runs: what differs, what came out, and words that claim no more than seeds allow."""
+"""compare on runs: what differs, what came out, and sentences that claim no more than seeds allow."""
 
 import fcntl
 import json
@@ -7,14 +7,14 @@ from html import unescape
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 import uncollapse as uc
 from tests.report.diagnoses import HOSTILE
 from tests.training.compare.run_folders import write_run
-from uncollapse.training.compare.findings import weigh
-from uncollapse.training.compare.measures import BITS, summarise
+from uncollapse.statistics import difference, summarise
+from uncollapse.training.compare.findings import difference_words
+from uncollapse.training.compare.measures import BITS, COLLAPSE
 
 
 def seeds(folder, count=3, **options):
@@ -23,30 +23,19 @@ def seeds(folder, count=3, **options):
     return folder
 
 
-def row(mean, spread=0.01, seeds=3):
-    known = seeds > 1
-    return {
-        "mean": mean,
-        "spread": spread if known else np.nan,
-        "low": mean - spread if seeds > 2 else np.nan,
-        "high": mean + spread if seeds > 2 else np.nan,
-        "seeds": seeds,
-    }
-
-
 def test_runs_equal_up_to_the_seed_are_one_group(tmp_path):
     plain = seeds(tmp_path / "plain")
     skip = seeds(tmp_path / "skip", alpha=0.5, name="other", floor=1.5)
-    comparison = uc.compare_runs([plain, skip])
+    comparison = uc.compare([plain, skip])
     assert [(group.name, len(group.runs)) for group in comparison.groups] == [("plain", 3), ("skip", 3)]
     assert comparison.differences.to_dict("records") == [{"key": "alpha", "plain": "0", "skip": "0.5"}]
     assert list(comparison.runs["seed"]) == [0, 1, 2, 0, 1, 2]
-    loose = uc.compare_runs([write_run(tmp_path / f"a_seed{n}", seed=n) for n in (0, 1)])
+    loose = uc.compare([write_run(tmp_path / f"a_seed{n}", seed=n) for n in (0, 1)])
     assert [group.name for group in loose.groups] == ["a"]
 
 
 def test_final_numbers_are_mean_deviation_and_interval_over_seeds(tmp_path):
-    comparison = uc.compare_runs([seeds(tmp_path / "a"), seeds(tmp_path / "b", 2, alpha=0.5)])
+    comparison = uc.compare([seeds(tmp_path / "a"), seeds(tmp_path / "b", 2, alpha=0.5)])
     values = [
         json.loads((tmp_path / "a" / f"seed-{n}" / "metrics.jsonl").read_text().splitlines()[-1])["eval_bits_per_byte"]
         for n in range(3)
@@ -55,49 +44,63 @@ def test_final_numbers_are_mean_deviation_and_interval_over_seeds(tmp_path):
     a, b = final.loc[("eval_bits_per_byte", "a")], final.loc[("eval_bits_per_byte", "b")]
     assert a["mean"] == pytest.approx(np.mean(values))
     assert a["spread"] == pytest.approx(np.std(values, ddof=1))
-    assert min(values) <= a["low"] < a["mean"] < a["high"] <= max(values)
+    low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (a["low"], a["high"]) == pytest.approx((low, high))
     assert (a["seeds"], b["seeds"]) == (3, 2)
-    assert np.isnan(b["low"])
-    assert "with fewer than 3 seeds no interval can be given" in str(comparison)
+    assert b["low"] < b["mean"] < b["high"]
+    assert "[95 % interval of the mean]" in str(comparison)
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6))
-def test_an_interval_holds_the_mean_and_stays_among_the_seeds(values):
-    mean, spread, low, high = summarise(values)
-    slack = 1e-9 * (1 + max(map(abs, values)))
-    if len(values) < 3:
-        assert np.isnan(low)
-        assert np.isnan(high)
-    else:
-        assert min(values) - slack <= low <= mean + slack
-        assert mean - slack <= high <= max(values) + slack
-    assert np.isnan(spread) == (len(values) == 1)
+def test_one_seed_has_neither_spread_nor_interval(tmp_path):
+    comparison = uc.compare([write_run(tmp_path / "a"), write_run(tmp_path / "b", alpha=0.5)])
+    assert comparison.final[["spread", "low", "high"]].isna().all(axis=None)
+    assert "with one seed there is neither spread nor interval" in str(comparison)
+
+
+def words(base, other, measure=BITS, compared=1):
+    return difference_words(measure, difference(summarise(base), summarise(other)), compared)
 
 
 def test_words_claim_no_more_than_seeds_allow():
-    assert weigh(BITS, row(2.0, 0.05), row(2.02, 0.01)) == (
-        "within the spread of seeds: 0.02 against a spread of 0.05; no difference shown"
+    assert words([2.0, 2.01, 2.02], [1.9, 1.91, 1.92]) == (
+        "a difference of -0.1 (-0.123 to -0.0773 at 95 % confidence): better"
     )
-    assert "one seed each: no spread is known, so it may be chance" in weigh(BITS, row(2.0, seeds=1), row(1.0, seeds=1))
-    assert weigh(BITS, row(2.0), row(1.9)) == (
-        "better by 0.1, more than the spread of seeds (0.01); their bootstrap intervals do not overlap"
+    assert words([2.0, 2.01, 2.02], [2.1, 2.11, 2.12]).endswith("worse")
+    assert words([2.0, 2.01, 2.02], [2.1, 2.11, 2.12], COLLAPSE[0]).endswith("higher")
+    assert words([2.0, 2.05, 2.1], [2.01, 2.06, 2.1]) == (
+        "a difference of +0.00667 (-0.102 to +0.115 at 95 % confidence): undecided, only 0.11 or more would have shown"
     )
-    assert "overlap, so it is not certain" in weigh(BITS, row(2.0), row(2.015))
-    assert "worse by" in weigh(BITS, row(2.0), row(2.1))
-    assert "fewer than 3 seeds, so no interval can be given" in weigh(BITS, row(2.0, seeds=2), row(1.9, seeds=2))
-    assert "known of one side only: the other has one seed" in weigh(BITS, row(2.0), row(1.9, seeds=1))
+    assert "at 95 % confidence, with Holm's correction for 3 groups)" in words([2.0, 2.1], [1.0, 1.1], compared=3)
+    assert words([0.5, 0.5], [0.5, 0.5]) == "the same number with every seed"
+
+
+@pytest.mark.parametrize(("base", "other"), [([2.0], [1.0]), ([2.0, 2.01, 2.02], [1.0]), ([2.0], [1.0, 1.01])])
+def test_one_seed_on_either_side_gives_no_verdict(base, other):
+    assert words(base, other).endswith("; one seed is not enough for a verdict")
 
 
 def test_findings_of_runs(tmp_path):
     a, b = seeds(tmp_path / "a", noise=0.2), seeds(tmp_path / "b", alpha=0.5, floor=2.001, noise=0.2)
-    [sentence] = [s for s in uc.compare_runs([a, b]).findings if s.startswith("Bits per byte")]
-    assert "within the spread of seeds" in sentence
-    assert "no difference shown" in sentence
+    [sentence] = [s for s in uc.compare([a, b]).findings if s.startswith("Bits per byte")]
+    assert "undecided" in sentence
+    c = seeds(tmp_path / "c", alpha=0.7, floor=2.002, noise=0.2)
+    [sentence] = [s for s in uc.compare([a, b, c]).findings if s.startswith("Bits per byte")]
+    assert "no group is shown to differ from a (" in sentence
     one = [write_run(tmp_path / "x"), write_run(tmp_path / "y", alpha=0.5, floor=1.5)]
-    assert "one seed each: no spread is known" in uc.compare_runs(one).findings[0]
-    longer = uc.compare_runs([tmp_path / "x", write_run(tmp_path / "z", steps=80, data="other.txt")])
-    assert any("differ in data, so evaluations are not of the same data" in s for s in longer.findings)
+    assert "one seed is not enough for a verdict" in uc.compare(one).findings[0]
+    longer = uc.compare([tmp_path / "x", write_run(tmp_path / "z", steps=80, data="other.txt")])
+    assert any("differ in data, so their evaluations are not on the same data" in s for s in longer.findings)
     assert any("budgets differ (steps: x 40, z 80)" in s for s in longer.findings)
+
+
+def test_more_groups_widen_the_intervals_of_their_differences(tmp_path):
+    """Holm's correction: a difference that decides alone may not be enough among others."""
+    a, b = seeds(tmp_path / "a"), seeds(tmp_path / "b", alpha=0.5, floor=1.96)
+    alone = uc.compare([a, b]).findings[0]
+    assert alone.endswith("better.")
+    others = [seeds(tmp_path / f"c{n}", alpha=n / 10, floor=2.0 + n / 1000) for n in (1, 2, 3)]
+    among = [s for s in uc.compare([a, b, *others]).findings if s.startswith("Bits per byte")]
+    assert not any(s.endswith("better.") for s in among)
 
 
 def test_unfinished_runs_are_named_and_not_in_the_means(tmp_path):
@@ -105,11 +108,11 @@ def test_unfinished_runs_are_named_and_not_in_the_means(tmp_path):
     write_run(tmp_path / "plain" / "seed-3", seed=3, floor=99.0, status="diverged", until=20)
     write_run(tmp_path / "plain" / "seed-4", seed=4, status="running", until=10)
     other = write_run(tmp_path / "other", alpha=0.5, status="stopped", until=30)
-    comparison = uc.compare_runs([plain, other])
+    comparison = uc.compare([plain, other])
     text = " ".join(comparison.notes)
     assert "plain/seed-3 diverged at step 20 of 40: the loss is not finite since step 20;" in text
     assert "plain/seed-4 is unfinished (it was ended from outside) at step 10 of 40;" in text
-    assert "other was stopped at step 30 of 40: interrupted; its curves are shown, and it is not in the means." in text
+    assert "other was stopped at step 30 of 40: interrupted; its curves are shown, but it is not in the means." in text
     assert "other has no finished run, so it has no final numbers." in text
     final = comparison.final[comparison.final["measure"] == "eval_loss"]
     assert list(final["group"]) == ["plain"]
@@ -117,7 +120,7 @@ def test_unfinished_runs_are_named_and_not_in_the_means(tmp_path):
     assert final["mean"].item() < 3
     with (plain / "seed-4" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "seed-4 is still training at step 10" in " ".join(uc.compare_runs([plain, other]).notes)
+        assert "seed-4 is still training at step 10" in " ".join(uc.compare([plain, other]).notes)
 
 
 def test_a_seed_counts_once_and_an_end_that_is_not_finite_does_not(tmp_path):
@@ -125,16 +128,18 @@ def test_a_seed_counts_once_and_an_end_that_is_not_finite_does_not(tmp_path):
     b = write_run(tmp_path / "b", alpha=0.5)
     with (b / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 40, "eval_loss": null, "eval_bits_per_byte": null}\n')
-    comparison = uc.compare_runs([*a, b])
+    comparison = uc.compare([*a, b])
     assert "a-1 repeats seed 0 of its group and is not counted again." in comparison.notes
-    assert "b ends with bits per byte and evaluation loss not finite; the means are without it." in comparison.notes
+    assert (
+        "b ends with bits per byte and evaluation loss not finite; it is left out of those means." in comparison.notes
+    )
     final = comparison.final[comparison.final["measure"] == "eval_bits_per_byte"]
     assert list(zip(final["group"], final["seeds"], strict=True)) == [("a", 2)]
 
 
 def test_other_tokenisers_are_compared_in_bits_per_byte_only(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", tokenizer="bb", vocab_size=512)]
-    comparison = uc.compare_runs(runs)
+    comparison = uc.compare(runs)
     compared = set(comparison.final["measure"])
     assert "eval_bits_per_byte" in compared
     assert not compared & {"loss", "eval_loss", "eval_perplexity"}
@@ -147,7 +152,7 @@ def test_other_tokenisers_are_compared_in_bits_per_byte_only(tmp_path):
 
 def test_images_are_compared_by_accuracy(tmp_path):
     runs = [write_run(tmp_path / "a", task="images"), write_run(tmp_path / "b", task="probe", floor=1.0)]
-    comparison = uc.compare_runs(runs)
+    comparison = uc.compare(runs)
     assert comparison.findings[0].startswith("Evaluation accuracy: b ")
     assert "eval_perplexity" not in set(comparison.final["measure"])
 
@@ -155,33 +160,33 @@ def test_images_are_compared_by_accuracy(tmp_path):
 def test_bad_input_is_one_sentence(tmp_path):
     run = write_run(tmp_path / "run")
     with pytest.raises(ValueError, match="give at least two runs, got 1"):
-        uc.compare_runs([run, run])
+        uc.compare([run, run])
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
-        uc.compare_runs([run, tmp_path / "nowhere"])
+        uc.compare([run, tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty is no run: it holds neither recipe.yaml nor seed-\* folders"):
-        uc.compare_runs([run, tmp_path / "empty"])
+        uc.compare([run, tmp_path / "empty"])
     bare = write_run(tmp_path / "bare")
     (bare / "metrics.jsonl").write_text("")
     with pytest.raises(ValueError, match="bare has no metrics yet"):
-        uc.compare_runs([run, bare])
+        uc.compare([run, bare])
     with pytest.raises(ValueError, match=r"different tasks and cannot be compared \(language: run; images: pictures\)"):
-        uc.compare_runs([run, write_run(tmp_path / "pictures", task="images")])
+        uc.compare([run, write_run(tmp_path / "pictures", task="images")])
     many = [write_run(tmp_path / f"many-{n}", alpha=n / 10) for n in range(9)]
     with pytest.raises(ValueError, match="9 different recipes cannot be told apart on a page; give at most 8"):
-        uc.compare_runs(many)
+        uc.compare(many)
     (bare / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\nnot json\n{"step": 2')
     with pytest.raises(ValueError, match=r"metrics.jsonl is damaged"):
-        uc.compare_runs([run, bare])
+        uc.compare([run, bare])
     (bare / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2')  # ended while it wrote
-    assert uc.compare_runs([run, bare]).history.query("run == 'bare'")["step"].tolist() == [1]
+    assert uc.compare([run, bare]).history.query("run == 'bare'")["step"].tolist() == [1]
 
 
 def test_page_shows_training_models_and_words(tmp_path):
     steps = (8, 40)
     plain = write_run(tmp_path / "plain", diagnose_at=steps)
     other = write_run(tmp_path / "locater", kappa_scale=0.1, kappa_mean=1.0, diagnose_at=steps)
-    comparison = uc.compare_runs([plain, other])
+    comparison = uc.compare([plain, other])
     html = comparison.to_html(tmp_path / "page.html").read_text()
     text = unescape(re.sub("<[^>]+>", " ", html))
     assert all(sentence.partition(": ")[2] in text for sentence in comparison.findings)
@@ -193,6 +198,6 @@ def test_page_shows_training_models_and_words(tmp_path):
 
 def test_hostile_names_are_text(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", rule=HOSTILE)]
-    html = uc.compare_runs(runs).to_html(tmp_path / "page.html").read_text()
+    html = uc.compare(runs).to_html(tmp_path / "page.html").read_text()
     assert "<img src=x" not in html
-    assert "<img" not in uc.compare_runs(runs)._repr_html_()
+    assert "<img" not in uc.compare(runs)._repr_html_()

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
 def _carried_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    old: Tensor | None,
-    hidden: Tensor,
-    mask: Tensor | None,
-    keep: float,
-    gain: float,
-    causal: bool,
-    old_causal: bool,
-    dropout_p: float,
-    seed: int,
-    tile: int,
+    q: Tensor, k: Tensor, v: Tensor, old: Tensor | None, hidden: Tensor, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = q.shape
-    out = q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
-    return out, q.new_empty(batch, heads, queries, dtype=torch.float32)
+    return _output(q, v)
 
 
 def _carried_backward(
@@ -36,32 +24,13 @@ def _carried_backward(
     hidden: Tensor,
     logsumexp: Tensor,
     grad_old: Tensor | None,
-    mask: Tensor | None,
-    keep: float,
-    gain: float,
-    causal: bool,
-    old_causal: bool,
-    dropout_p: float,
-    seed: int,
-    tile: int,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-def _stacked_forward(
-    qs: list[Tensor],
-    ks: list[Tensor],
-    v: Tensor,
-    weights: list[float],
-    mask: Tensor | None,
-    causal: bool,
-    dropout_p: float,
-    seed: int,
-    tile: int,
-) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = qs[0].shape
-    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
-    return out, v.new_empty(batch, heads, queries, dtype=torch.float32)
+def _stacked_forward(qs: list[Tensor], ks: list[Tensor], v: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
+    return _output(qs[0], v)
 
 
 def _stacked_backward(
@@ -71,17 +40,19 @@ def _stacked_backward(
     v: Tensor,
     out: Tensor,
     logsumexp: Tensor,
-    weights: list[float],
-    mask: Tensor | None,
-    causal: bool,
-    dropout_p: float,
-    seed: int,
-    tile: int,
+    **settings: Any,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     return torch.empty_like(v), [torch.empty_like(q) for q in qs], [torch.empty_like(k) for k in ks]
 
 
+def _output(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The output (B, H, Q, Dv), stored as (B, Q, H, Dv), and the log-sum-exp of each row (B, H, Q)."""
+    batch, heads, queries, _ = q.shape
+    out = q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    return out, q.new_empty(batch, heads, queries, dtype=torch.float32)
+
+
 def describe() -> None:
-    """Register them; the operators must be loaded."""
+    """Register the fakes; the operators must be loaded."""
     for fake in (_carried_forward, _carried_backward, _stacked_forward, _stacked_backward):
         torch.library.register_fake(f"uncollapse_native::{fake.__name__[1:]}", fake)

@@ -8,17 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from uncollapse import files
 
 from .fakes import describe
 
@@ -70,11 +69,11 @@ def operators() -> Any:
 def _library() -> Path:
     command = _command()
     key = hashlib.sha256("\0".join((SOURCE.read_text(), torch.__version__, *command)).encode()).hexdigest()[:16]
-    library = _cache() / f"tiles-{key}.so"
+    library = files.cache_root() / "native" / f"tiles-{key}.so"
     if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(library.with_suffix(".lock")):
+        with files.lock(library.with_suffix(".lock")):
             if not library.exists():  # another process may have built it while this one waited
+                files.remove_leftovers(library.parent, library.name)
                 _build(command, library)
     return library
 
@@ -95,33 +94,16 @@ def _command() -> list[str]:
 def _build(command: list[str], library: Path) -> None:
     started = time.monotonic()
     print("uncollapse: compiling the attention tiles, once ...", end="", file=sys.stderr, flush=True)
-    handle, name = tempfile.mkstemp(suffix=".so", dir=library.parent)
-    os.close(handle)
     try:
-        run = subprocess.run([*command[:1], str(SOURCE), *command[1:], "-o", name], capture_output=True, text=True)
-        if run.returncode:
-            raise RuntimeError(_first_error(run.stderr) or f"{command[0]} ended with code {run.returncode}")
-        os.chmod(name, 0o755)
-        os.replace(name, library)
+        with files.replacing(library) as new:
+            run = subprocess.run(
+                [*command[:1], str(SOURCE), *command[1:], "-o", str(new)], capture_output=True, text=True
+            )
+            if run.returncode:
+                raise RuntimeError(_first_error(run.stderr) or f"{command[0]} ended with code {run.returncode}")
     finally:
-        Path(name).unlink(missing_ok=True)
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
 def _first_error(text: str) -> str:
     return next((line for line in text.splitlines() if "error" in line), "")
-
-
-def _cache() -> Path:
-    if "UNCOLLAPSE_CACHE" in os.environ:
-        return Path(os.environ["UNCOLLAPSE_CACHE"]) / "native"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uncollapse" / "native"
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # here: absent on Windows, where no build gets this far
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

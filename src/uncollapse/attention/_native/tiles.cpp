@@ -1,7 +1,7 @@
 // The tile loops of the backends `carried` and `stacked`: strips of query rows, heads in parallel, float32 inside.
 //
 // Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head size.
-// A strip's scores (rows, width) lie contiguously; tiling.py says where, and the two must agree.
+// A strip's scores (rows, width) lie contiguously; _tiling.py says where, and the two must agree.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -113,8 +113,6 @@ void gather(int64_t n, int64_t size, int64_t m, float alpha, Matrix a, Matrix b,
   product(Op::transposed, Op::plain, n, size, m, alpha, a, b, beta, c);
 }
 
-// ---- one row of scores ----------------------------------------------------------------------------------------------
-
 template <typename F>
 inline void by_vectors(int64_t n, const F& f) {  // f(offset, count), count <= Vec::size()
   int64_t j = 0;
@@ -189,7 +187,7 @@ float exp_and_sum(const float* x, float* weights, float max, int64_t n) {
   return total(sum);
 }
 
-// ---- dropout: the same function of seed and place as dropout.py -----------------------------------------------------
+// The hash of _dropout.py: both must drop the same weights.
 
 inline uint32_t mix(uint32_t x) {
   x ^= x >> 16;
@@ -218,9 +216,7 @@ struct Dropout {
   }
 };
 
-// ---- what the softmax sees ------------------------------------------------------------------------------------------
-
-struct Sight {
+struct SoftmaxSettings {
   OptionalTensor mask;  // expanded to (B, H, Q, K), bool or float
   bool causal;
   Dropout dropout;
@@ -233,7 +229,7 @@ struct Sight {
   }
 };
 
-struct Place {  // of one row
+struct RowPosition {  // of one row
   int64_t b, h, row;
   int64_t drop_row;  // counted over batch and heads
   int64_t seen;      // keys up to here, of `width` in the strip
@@ -241,14 +237,14 @@ struct Place {  // of one row
 };
 
 // Softmax of a row without its division: weights, their sum's inverse, and log-sum-exp (+inf where no key is seen).
-void soften(
-    float* h, const float* old, float keep, float* weights, float* factors, const Place& at, const Sight& sight,
-    float& inverse, float& logsumexp) {
+void softmax_row(
+    float* h, const float* old, float keep, float* weights, float* factors, const RowPosition& at,
+    const SoftmaxSettings& softmax, float& inverse, float& logsumexp) {
   const int64_t n = at.seen;
-  float max = old ? inherit_and_max(h, old, keep, n) : (sight.mask ? 0.0f : row_max(h, n));
+  float max = old ? inherit_and_max(h, old, keep, n) : (softmax.mask ? 0.0f : row_max(h, n));
   const float* x = h;
-  if (sight.mask) {
-    sight.mask_row(at.b, at.h, at.row).apply(h, weights, n);
+  if (softmax.mask) {
+    softmax.mask_row(at.b, at.h, at.row).apply(h, weights, n);
     max = row_max(weights, n);
     x = weights;
   }
@@ -268,8 +264,8 @@ void soften(
   const float sum = exp_and_sum(x, weights, max, n);
   inverse = 1.0f / sum;
   logsumexp = max + std::log(sum);
-  if (sight.dropout.on()) {
-    sight.dropout.factors(at.drop_row, factors, n);
+  if (softmax.dropout.on()) {
+    softmax.dropout.factors(at.drop_row, factors, n);
     by_vectors(n, [&](int64_t j, int count) {
       (load(weights + j, count) * load(factors + j, count)).store(weights + j, count);
     });
@@ -277,17 +273,17 @@ void soften(
 }
 
 // Gradient of a row of scores. `gradient` holds that of the weights and becomes that of the scores; `weights` is made.
-void soften_backward(
+void softmax_row_backward(
     const float* h, const float* carried, float* weights, float* gradient, float* factors, float* inherited, float keep,
-    const Place& at, const Sight& sight, float logsumexp, float row_sum) {
+    const RowPosition& at, const SoftmaxSettings& softmax, float logsumexp, float row_sum) {
   const int64_t n = at.seen;
   const float* x = h;
-  if (sight.mask) {
-    sight.mask_row(at.b, at.h, at.row).apply(h, weights, n);
+  if (softmax.mask) {
+    softmax.mask_row(at.b, at.h, at.row).apply(h, weights, n);
     x = weights;
   }
-  const bool dropped = sight.dropout.on();
-  if (dropped) sight.dropout.factors(at.drop_row, factors, n);
+  const bool dropped = softmax.dropout.on();
+  if (dropped) softmax.dropout.factors(at.drop_row, factors, n);
   const bool blind = logsumexp == INF, broken = std::isnan(logsumexp);
   const Vec shift(logsumexp), mean(row_sum), scale(keep);
   by_vectors(n, [&](int64_t j, int count) {
@@ -308,8 +304,6 @@ void soften_backward(
   std::fill(gradient + n, gradient + at.width, 0.0f);
   if (inherited) std::fill(inherited + n, inherited + at.width, 0.0f);
 }
-
-// ---- tensors --------------------------------------------------------------------------------------------------------
 
 Tensor as_float(const Tensor& t) {
   const Tensor wide = t.scalar_type() == at::kFloat ? t : t.to(at::kFloat);
@@ -339,16 +333,17 @@ Tensor sum_groups(const Tensor& t, int64_t groups) {  // (B, H, T, D) -> (B, G, 
   return at::sum(t.unflatten(1, {groups, t.size(1) / groups}), {2});
 }
 
-Sight make_sight(const OptionalTensor& mask, const Tensor& q, int64_t keys, bool causal, double p, int64_t seed) {
-  Sight sight{std::nullopt, causal, {p, seed}};
+SoftmaxSettings make_settings(
+    const OptionalTensor& mask, const Tensor& q, int64_t keys, bool causal, double p, int64_t seed) {
+  SoftmaxSettings softmax{std::nullopt, causal, {p, seed}};
   if (mask) {
     const Tensor wide = mask->scalar_type() == at::kBool ? *mask : mask->to(at::kFloat);
-    sight.mask = wide.expand({q.size(0), q.size(1), q.size(2), keys});
+    softmax.mask = wide.expand({q.size(0), q.size(1), q.size(2), keys});
   }
-  return sight;
+  return softmax;
 }
 
-struct Strips {  // where the strips of one head lie; tiling.py's Layout
+struct Strips {  // where the strips of one head lie; `ScoreLayout` of _tiling.py
   int64_t queries, keys, tile;
   bool causal;
 
@@ -382,8 +377,6 @@ void scale_row(float* x, float factor, int64_t n) {
   by_vectors(n, [&](int64_t j, int count) { (load(x + j, count) * Vec(factor)).store(x + j, count); });
 }
 
-// ---- carried --------------------------------------------------------------------------------------------------------
-
 std::tuple<Tensor, Tensor> carried_forward(
     const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const OptionalTensor& old, const Tensor& hidden,
     const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
@@ -395,7 +388,7 @@ std::tuple<Tensor, Tensor> carried_forward(
   Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
   if (keys == 0) out.zero_();
   if (q.numel() == 0 || keys == 0) return {out.to(q_in.scalar_type()), logsumexp.fill_(INF)};
-  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
   float* const scores = hidden.mutable_data_ptr<float>();
   const float* const before = old ? old->const_data_ptr<float>() : nullptr;
@@ -418,9 +411,10 @@ std::tuple<Tensor, Tensor> carried_forward(
         const float* old_row = before && !in_place ? before + item * olds.per_head() + olds.offset(i) : nullptr;
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
-          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
-          soften(strip.data + r * width, old_row, keep, weights + r * width, factors, at, sight, inverses[r], *line);
+          softmax_row(
+              strip.data + r * width, old_row, keep, weights + r * width, factors, at, softmax, inverses[r], *line);
           if (old_row) old_row += olds.width(i);
         }
         read_values(count, value_size, width, {weights, width}, vs, outs.from(first));
@@ -448,7 +442,7 @@ std::tuple<Tensor, Tensor, Tensor> carried_backward(
   if (q.numel() == 0 || keys == 0) {
     return {at::zeros_like(q_in), at::zeros_like(k_in), at::zeros_like(v_in)};
   }
-  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
   const float* const scores = hidden.const_data_ptr<float>();
   const Tensor carried_in = grad_hidden ? grad_hidden->contiguous() : Tensor();
@@ -474,12 +468,12 @@ std::tuple<Tensor, Tensor, Tensor> carried_backward(
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r, skip = place + r * width;
           const int64_t old_width = olds.width(i);
-          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           const int64_t old_place = item * olds.per_head() + olds.offset(i) + r * old_width;
           float* const below = inherited ? inherited + old_place : nullptr;
-          soften_backward(
+          softmax_row_backward(
               scores + skip, carried ? carried + skip : nullptr, weights + r * width, gradient + r * width, factors,
-              below, keep, at, sight, logsumexp.const_data_ptr<float>()[item * queries + row],
+              below, keep, at, softmax, logsumexp.const_data_ptr<float>()[item * queries + row],
               dot(douts.from(row).data, outs.from(row).data, value_size));
           if (below) std::fill(below + width, below + old_width, 0.0f);
         }
@@ -493,8 +487,6 @@ std::tuple<Tensor, Tensor, Tensor> carried_backward(
   const auto dtype = q_in.scalar_type();
   return {dq.to(dtype), sum_groups(dk, groups).to(dtype), sum_groups(dv, groups).to(dtype)};
 }
-
-// ---- stacked --------------------------------------------------------------------------------------------------------
 
 struct Stack {  // the layers whose sum is H_n, side by side along the head size: one product makes their sum
   std::vector<Tensor> qs, ks;
@@ -541,7 +533,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
   Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
   if (keys == 0) out.zero_();
   if (q.numel() == 0 || keys == 0) return {out.to(v_in.scalar_type()), logsumexp.fill_(INF)};
-  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal};
   const int64_t rows = std::min(tile, queries);
   const Scratch scratch(rows * keys + keys + rows + rows * wide + keys * wide, q);
@@ -563,10 +555,10 @@ std::tuple<Tensor, Tensor> stacked_forward(
         scores_of(count, width, wide, 1.0f, {ours, wide}, {theirs, wide}, 0.0f, {strip, width});
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
-          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
           float* const scores = strip + r * width;  // the weights are written over them
-          soften(scores, nullptr, 0.0f, scores, factors, at, sight, inverses[r], *line);
+          softmax_row(scores, nullptr, 0.0f, scores, factors, at, softmax, inverses[r], *line);
         }
         read_values(count, value_size, width, {strip, width}, vs, outs.from(first));
         for (int64_t r = 0; r < count; ++r) scale_row(outs.from(first + r).data, inverses[r], value_size);
@@ -595,7 +587,7 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
     for (int64_t l = 0; l < depth; ++l) dqs[l] = at::zeros_like(q_list[l]), dks[l] = at::zeros_like(k_list[l]);
     return {at::zeros_like(v_in), dqs, dks};
   }
-  const Sight sight = make_sight(mask, q, keys, causal, dropout_p, seed);
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal};
   const int64_t rows = std::min(tile, queries);
   const Scratch scratch(2 * rows * keys + keys + 2 * rows * wide + 2 * keys * wide, q);
@@ -621,10 +613,10 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
         scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
-          const Place at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           float* const scores = strip + r * width;  // the weights are written over them
-          soften_backward(
-              scores, nullptr, scores, gradient + r * width, factors, nullptr, 0.0f, at, sight,
+          softmax_row_backward(
+              scores, nullptr, scores, gradient + r * width, factors, nullptr, 0.0f, at, softmax,
               logsumexp.const_data_ptr<float>()[item * queries + row],
               dot(douts.from(row).data, outs.from(row).data, value_size));
         }
@@ -657,18 +649,18 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
 
 TORCH_LIBRARY(uncollapse_native, m) {
   m.def(
-      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, Tensor? mask, float keep, "
-      "float gain, bool causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, *, Tensor? attn_mask, float keep, "
+      "float gain, bool is_causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
       "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, Tensor hidden, "
-      "Tensor logsumexp, Tensor(a!)? grad_old, Tensor? mask, float keep, float gain, bool causal, bool old_causal, "
-      "float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
+      "Tensor logsumexp, Tensor(a!)? grad_old, *, Tensor? attn_mask, float keep, float gain, bool is_causal, "
+      "bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, float[] weights, Tensor? mask, bool causal, "
+      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, *, float[] weights, Tensor? attn_mask, bool is_causal, "
       "float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
-      "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, "
-      "float[] weights, Tensor? mask, bool causal, float dropout_p, int seed, int tile) "
+      "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, *, "
+      "float[] weights, Tensor? attn_mask, bool is_causal, float dropout_p, int seed, int tile) "
       "-> (Tensor, Tensor[], Tensor[])");
 }
 

@@ -1,4 +1,4 @@
-"""Diagnoses or runs set side by side: what differs, what came out, and whether seeds explain the difference."""
+"""Comparison of diagnoses or runs: what differs, what came out, and whether a difference is more than chance."""
 
 from __future__ import annotations
 

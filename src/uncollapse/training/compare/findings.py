@@ -1,4 +1,4 @@
-"""What a comparison shows, in words: a difference that the spread of seeds explains is called that."""
+"""Sentences about a comparison of runs: differences with their intervals, collapses, and what limits the comparison."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from typing import Any
 import pandas as pd
 
 from uncollapse.report.differences import number
+from uncollapse.statistics import CONFIDENCE, FEWEST, Estimate, SeedSummary, differences
 
 from .grouping import Group
-from .measures import COLLAPSE, FEWEST, Measure, shown
+from .measures import COLLAPSE, Measure, shown
 from .reading import RecordedRun
 
-OTHER_TEST = ("data", "length", "task")  # keys without which two evaluations are not of the same thing
+OTHER_TEST = ("data", "length", "task")  # recipe keys that must agree for evaluations to be comparable
 
 
 def findings(
-    groups: Sequence[Group], final: pd.DataFrame, measures: Sequence[Measure], differences: pd.DataFrame
+    groups: Sequence[Group], final: pd.DataFrame, measures: Sequence[Measure], recipe_differences: pd.DataFrame
 ) -> list[str]:
-    """Sentences: the task's first measure, collapse, costs of comparing what differs."""
+    """Sentences about the main measure of the task, about collapse, and about what makes the runs hard to compare."""
     sentences = []
     first = next((m for m in measures if (final["measure"] == m.key).any()), None)
     for measure in [*([first] if first else []), *COLLAPSE]:
         rows = final[final["measure"] == measure.key]
         if len(rows):
             sentences += _against_first(measure, rows)
-    return [*sentences, *_verdicts(groups), *_cautions(groups, differences)]
+    return [*sentences, *_verdicts(groups), *_cautions(groups, recipe_differences)]
 
 
 def missing_runs(groups: Sequence[Group], measures: Sequence[Measure]) -> list[str]:
-    """A sentence for each run that is not in the means, and for each group without a finished run."""
+    """One sentence per run that is left out of the means, and per group without a finished run."""
     sentences = []
     for group in groups:
         for run in group.runs:
             if not run.finished:
-                sentences.append(f"{run.name} {run.state}; its curves are shown, and it is not in the means.")
+                sentences.append(f"{run.name} {run.state}; its curves are shown, but it is not in the means.")
             elif run not in group.finished:
                 sentences.append(f"{run.name} repeats seed {run.seed} of its group and is not counted again.")
             else:
                 lost = [m.words for m in measures if run.final(m.key) is None and _logged(run, m.key)]
                 if lost:
-                    sentences.append(f"{run.name} ends with {' and '.join(lost)} not finite; the means are without it.")
+                    sentences.append(
+                        f"{run.name} ends with {' and '.join(lost)} not finite; it is left out of those means."
+                    )
         if not group.finished:
             sentences.append(f"{group.name} has no finished run, so it has no final numbers.")
     return sentences
@@ -53,60 +56,52 @@ def _logged(run: RecordedRun, measure: str) -> bool:
 
 
 def _against_first(measure: Measure, rows: pd.DataFrame) -> list[str]:
-    """Each other group's difference to the first one, weighed against the spread of seeds."""
+    """The difference of each other group from the first one, as the seeds allow to say it."""
     base, *others = rows.to_dict("records")
     words = measure.words[0].upper() + measure.words[1:]
-    widest = {"spread": max(_spreads(base, *others), default=math.nan)}  # numbers side by side have like digits
     if not others:
-        spread = f" ± {shown(base, base['spread'])} over {base['seeds']} seeds" if base["seeds"] > 1 else ""
+        spread = f" ± {shown(base, base['spread'])} over {base['seeds']} seeds" if base["seeds"] >= FEWEST else ""
         return [f"{words}: {base['group']} {shown(base)}{spread}."]
-    if len(others) > 1 and all(_within(base, other) for other in others):
-        gap = max(abs(other["mean"] - base["mean"]) for other in others)
+    found = differences(_summary(base), {other["group"]: _summary(other) for other in others})
+    spreads = [row["spread"] for row in (base, *others) if row["seeds"] >= FEWEST]
+    digits = {"spread": max(spreads, default=math.nan)}  # numbers side by side have the same digits
+    if len(others) > 1 and all(gap.verdict == "undecided" and gap.seeds >= FEWEST for gap in found.values()):
+        largest = max(abs(gap.value) for gap in found.values())
+        detectable = max(gap.detectable for gap in found.values())
         return [
-            f"{words}: every group is within the spread of seeds of {base['group']} ({shown(base | widest)}): at most "
-            f"{number(gap)} against a spread of {number(max(_spreads(base, *others)))}; no difference shown."
+            f"{words}: no group is shown to differ from {base['group']} ({shown(base | digits)}). The largest "
+            f"difference is {number(largest)}; a difference of {number(detectable)} would have shown in every group."
         ]
     return [
-        f"{words}: {other['group']} {shown(other | widest)} against {base['group']} {shown(base | widest)}, "
-        f"{weigh(measure, base, other)}."
+        f"{words}: {other['group']} {shown(other | digits)} against {base['group']} {shown(base | digits)}, "
+        f"{difference_words(measure, found[other['group']], len(others))}."
         for other in others
     ]
 
 
-def _spreads(*rows: Mapping[Hashable, Any]) -> list[float]:
-    return [row["spread"] for row in rows if not math.isnan(row["spread"])]
+def _summary(row: Mapping[Hashable, Any]) -> SeedSummary:
+    return SeedSummary(row["mean"], row["spread"], row["seeds"])
 
 
-def _within(base: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> bool:
-    """Whether the larger spread of two groups explains their difference."""
-    return bool(abs(other["mean"] - base["mean"]) <= max(_spreads(base, other), default=-1.0))
+def difference_words(measure: Measure, gap: Estimate, compared: int = 1) -> str:
+    """What the difference of two groups is, with its interval, and what follows from it.
 
+    `compared` is the number of groups that are compared with the same one, for which Holm's correction was made.
 
-def weigh(measure: Measure, base: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> str:
-    """What the difference of two groups is worth.
-
-    >>> rows = [{"mean": 1.0, "spread": 0.05, "low": 0.9, "high": 1.1, "seeds": 3} for _ in range(2)]
-    >>> weigh(Measure("eval_loss", "loss"), rows[0], rows[1] | {"mean": 1.02})
-    'within the spread of seeds: 0.02 against a spread of 0.05; no difference shown'
+    >>> from uncollapse.statistics import difference, summarise
+    >>> pair = summarise([1.0, 1.1, 1.2]), summarise([1.02, 1.12, 1.22])
+    >>> difference_words(Measure("eval_loss", "loss", higher=False), difference(*pair))
+    'a difference of +0.02 (-0.207 to +0.247 at 95 % confidence): undecided, only 0.23 or more would have shown'
     """
-    gap = other["mean"] - base["mean"]
-    size = number(abs(gap))
-    if gap == 0:
-        return "no difference"
-    spreads = _spreads(base, other)
-    if not spreads:
-        return f"a difference of {size}; one seed each: no spread is known, so it may be chance"
-    spread = max(spreads)
-    if _within(base, other):
-        return f"within the spread of seeds: {size} against a spread of {number(spread)}; no difference shown"
-    direction = _direction(measure, gap)
-    start = f"{direction} by {size}, more than the spread of seeds ({number(spread)})"
-    if len(spreads) == 1:
-        return f"{start}, which is known of one side only: the other has one seed"
-    if min(base["seeds"], other["seeds"]) < FEWEST:
-        return f"{start}; fewer than {FEWEST} seeds, so no interval can be given"
-    apart = other["low"] > base["high"] or other["high"] < base["low"]
-    return f"{start}; their bootstrap intervals {'do not overlap' if apart else 'overlap, so it is not certain'}"
+    if gap.seeds < FEWEST:
+        return f"a difference of {gap.value:+.3g}; one seed is not enough for a verdict"
+    if gap.low == gap.high == 0.0:
+        return "the same number with every seed"
+    holm = f", with Holm's correction for {compared} groups" if compared > 1 else ""
+    size = f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g} at {100 * CONFIDENCE:g} % confidence{holm})"
+    if gap.verdict == "undecided":
+        return f"a difference of {size}: undecided, only {number(gap.detectable)} or more would have shown"
+    return f"a difference of {size}: {_direction(measure, gap.value)}"
 
 
 def _direction(measure: Measure, gap: float) -> str:
@@ -134,15 +129,17 @@ def _verdicts(groups: Sequence[Group]) -> list[str]:
     return sentences or (["No run ends in a collapse, by its last diagnosis."] if seen else [])
 
 
-def _cautions(groups: Sequence[Group], differences: pd.DataFrame) -> list[str]:
+def _cautions(groups: Sequence[Group], recipe_differences: pd.DataFrame) -> list[str]:
     """What makes numbers hard to compare."""
     sentences = []
-    differing = set(differences["key"])
+    differing = set(recipe_differences["key"])
     other = [key for key in OTHER_TEST if key in differing]
     if other:
-        sentences.append(f"The recipes differ in {' and '.join(other)}, so evaluations are not of the same data.")
+        sentences.append(f"The recipes differ in {' and '.join(other)}, so their evaluations are not on the same data.")
     steps = {group.name: group.runs[0].recipe.get("steps") for group in groups}
     if len(set(steps.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in steps.items())
-        sentences.append(f"The budgets differ (steps: {listed}); final numbers are of different lengths of training.")
+        sentences.append(
+            f"The budgets differ (steps: {listed}); final numbers are after different lengths of training."
+        )
     return sentences

@@ -8,12 +8,13 @@ from typing import cast
 
 from uncollapse.diagnosis.comparison import Comparison, DiagnosisComparison
 from uncollapse.diagnosis.result import Diagnosis
+from uncollapse.extras import naming_missing_extra
 
 
 def compare(
     items: Sequence[Diagnosis] | Sequence[str | os.PathLike[str]], *, names: Sequence[str] | None = None
 ) -> Comparison:
-    """Set diagnoses or runs side by side and say in words what differs.
+    """Compare diagnoses or runs and say what differs between them.
 
     Args:
         items: two to four diagnoses, or run folders that `uncollapse train` wrote. A folder that holds `seed-*` runs
@@ -22,7 +23,7 @@ def compare(
         names: what to call the diagnoses; the names of their models by default. Runs are named by their folders.
 
     Returns:
-        An object with `findings` in words and `to_html(path)`; for runs also with tables.
+        An object with `findings` (sentences) and `to_html(path)`; for runs also with tables.
 
     >>> import torch, uncollapse as uc
     >>> def look(scale):
@@ -41,6 +42,7 @@ def compare(
         return DiagnosisComparison(cast("Sequence[Diagnosis]", items), names)
     if names is not None:
         raise ValueError("names goes with diagnoses; runs are named by their folders.")
-    from .result import compare_runs
+    with naming_missing_extra():
+        from .result import compare_runs
 
     return compare_runs(cast("Sequence[str | os.PathLike[str]]", items))

@@ -1,4 +1,4 @@
-"""Groups: runs whose recipes are equal up to the seed, and what sets the groups apart."""
+"""Groups of runs whose recipes are equal up to the seed, and the keys in which the groups differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from .reading import RecordedRun, is_seed
 
-NOT_SETTINGS = ("name", "seed")  # of a recipe: they change nothing but the random numbers
+NOT_SETTINGS = ("name", "seed")  # recipe keys that change nothing but the random numbers
 LARGEST = 8  # groups that colours can tell apart
 
 
@@ -24,13 +24,13 @@ class Group:
 
     @property
     def finished(self) -> list[RecordedRun]:
-        """The runs that count in means: those that finished, each seed once."""
+        """The runs that enter the means: those that finished, each seed once."""
         done = [run for run in self.runs if run.finished]
         return list({run.name if run.seed is None else repr(run.seed): run for run in reversed(done)}.values())[::-1]
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
-    """Groups in the order in which their first runs were given, with names that differ."""
+    """Groups in the order in which their first runs were given, under distinct names."""
     gathered: dict[str, list[RecordedRun]] = {}
     for run in runs:
         settings = {key: value for key, value in run.recipe.items() if key not in NOT_SETTINGS}
@@ -47,14 +47,14 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
 
 
 def _name(runs: Sequence[RecordedRun]) -> str:
-    """The folder above `seed-0`, or what the names of the folders are without a number at their end."""
+    """The name of the folder above `seed-0`, or of the run folders without the number at their end."""
     names = [(f.parent if is_seed(f) else f).name for f in (run.folder.resolve() for run in runs)]
     stems = {re.sub(r"[-_. ]*(seed)?[-_. ]*\d*$", "", name) for name in names}
     return names[0] if len(set(names)) == 1 or len(stems) > 1 else stems.pop() or names[0]
 
 
 def recipe_differences(groups: Sequence[Group]) -> pd.DataFrame:
-    """A row a key of the recipes that differs between groups, a column a group; keys that a recipe lacks: "not set"."""
+    """The recipe keys that differ: one row per key, one column per group; "not set" where a recipe lacks it."""
     recipes = [group.runs[0].recipe for group in groups]
     keys = [key for key in dict.fromkeys(k for recipe in recipes for k in recipe) if key not in NOT_SETTINGS]
     rows = []
@@ -70,7 +70,7 @@ def _text(value: Any) -> str:
 
 
 def same_tokens(runs: Sequence[RecordedRun]) -> bool:
-    """Whether all runs cut text into the same tokens, without which losses are not of the same thing."""
+    """Whether all runs use the same tokeniser; losses are per token and cannot be compared otherwise."""
     hashes = {run.status.get("tokenizer_sha256") for run in runs}
     if None not in hashes:
         return len(hashes) == 1

@@ -1,4 +1,4 @@
-"""What is compared: measures of a run with their words, and their numbers at the end of training."""
+"""What is compared: the measures of a run, and their final numbers over seeds."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
+
+from uncollapse.statistics import FEWEST, summarise
 
 from .grouping import Group
 from .reading import RecordedRun
 
-CONFIDENCE = 0.95
-FEWEST = 3  # seeds below which resampling says nothing
 SMALL = 1e-3  # numbers below it are written with a power of ten
 DIAGNOSED = re.compile(r"diagnose/layer_(\d+)/(\w+)")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run: its key, words, and whether more of it is better (None: neither)."""
+    """A number of a run: its key, what it is called, and whether higher is better (None: neither)."""
 
     key: str
     words: str
@@ -44,21 +42,21 @@ COLLAPSE = (
 )
 COSTS = (
     Measure("seconds", "training time in seconds"),
-    Measure("tokens_per_second", "tokens a second"),
-    Measure("images_per_second", "images a second"),
+    Measure("tokens_per_second", "tokens per second"),
+    Measure("images_per_second", "images per second"),
     Measure("peak_memory", "peak memory in MB"),
 )
 
 
 def task_measures(task: str, same_tokens: bool) -> list[Measure]:
-    """The measures of a task, the one that findings are about first; with different tokens, bits per byte only."""
+    """The measures of a task, the main one first; with different tokenisers, bits per byte only."""
     if task == "images":
         return [ACCURACY, LOSSES[0], TRAINING]
     return [BITS, *LOSSES, TRAINING] if same_tokens else [BITS]
 
 
 def layer_history(run: RecordedRun) -> pd.DataFrame:
-    """What diagnoses logged of layers: step, layer, measure, value."""
+    """What diagnoses logged for each layer: step, layer, measure, value."""
     found = run.metrics["measure"].str.extract(f"^{DIAGNOSED.pattern}$")
     kept = found[0].notna()
     return pd.DataFrame(
@@ -72,13 +70,13 @@ def layer_history(run: RecordedRun) -> pd.DataFrame:
 
 
 def head_means(run: RecordedRun, key: str) -> pd.DataFrame:
-    """What diagnoses logged of heads, such as qk_trace, as the mean over all heads: step, value."""
+    """A number that diagnoses logged for each head, such as qk_trace, as the mean over all heads: step, value."""
     kept = run.metrics["measure"].str.fullmatch(rf"diagnose/layer_\d+_head_\d+/{key}")
     return run.metrics[kept].groupby("step", as_index=False)["value"].mean()
 
 
 def final_value(run: RecordedRun, measure: Measure) -> float | None:
-    """The number of a run at its end, if it has one."""
+    """The number of a run at the end of training, or None if it has none."""
     if measure.key == "peak_memory":
         peak = run.status.get("peak_memory_bytes")
         return None if peak is None else float(peak) / 1e6
@@ -98,21 +96,30 @@ def final_value(run: RecordedRun, measure: Measure) -> float | None:
 
 
 def final_table(groups: Sequence[Group], measures: Sequence[Measure]) -> pd.DataFrame:
-    """A row a measure and group: mean, spread (standard deviation) and bootstrap interval over finished runs.
+    """One row per measure and group: mean, spread (standard deviation) and the ends of the mean's 95 % interval.
 
-    Without two seeds the spread, and without three the interval, is NaN.
+    They are over the finished runs. With one seed, spread and interval are NaN.
     """
     rows = []
     for measure in measures:
         for group in groups:
             values = [v for v in (final_value(run, measure) for run in group.finished) if v is not None]
             if values:
-                rows.append((measure.key, measure.words, group.name, *summarise(values), len(values)))
+                rows.append((measure.key, measure.words, group.name, *_numbers(values)))
     return pd.DataFrame(rows, columns=["measure", "words", "group", "mean", "spread", "low", "high", "seeds"])
 
 
+def _numbers(values: Sequence[float]) -> tuple[float, float, float, float, int]:
+    """Mean, spread, both ends of the interval, and the number of seeds."""
+    summary = summarise(values)
+    if summary.seeds < FEWEST:
+        return summary.mean, math.nan, math.nan, math.nan, summary.seeds
+    mean = summary.estimate()
+    return summary.mean, summary.spread, mean.low, mean.high, summary.seeds
+
+
 def shown(row: Mapping[Hashable, Any], value: float | None = None) -> str:
-    """The mean, or a value beside it, with the digits that the spread leaves meaning to.
+    """The mean, or another value of its row, with as many digits as the spread makes meaningful.
 
     >>> shown({"mean": 2.96953, "spread": 0.0141})
     '2.970'
@@ -131,22 +138,3 @@ def shown(row: Mapping[Hashable, Any], value: float | None = None) -> str:
     digits = 1 - math.floor(math.log10(spread))
     most = 4 - (math.floor(math.log10(mean)) if mean > 0 else -4)
     return f"{value:.{max(0, min(digits, most))}f}"
-
-
-def summarise(numbers: Sequence[float]) -> tuple[float, float, float, float]:
-    """Mean, spread (standard deviation) and bootstrap interval over seeds; NaN where there are too few.
-
-    >>> summarise([1.0, 3.0])
-    (2.0, 1.4142135623730951, nan, nan)
-    """
-    values = np.asarray(numbers, dtype=float)
-    mean = float(values.mean())
-    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    if len(values) < FEWEST:
-        return mean, spread, math.nan, math.nan
-    if np.ptp(values) == 0:
-        return mean, spread, mean, mean
-    found = bootstrap(
-        (values,), np.mean, confidence_level=CONFIDENCE, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    return mean, spread, float(found.low), float(found.high)

@@ -1,4 +1,4 @@
-"""A comparison as a page: curves over training, and the models at the end, as the charts take them."""
+"""The page of a comparison of runs: its tables in the form that the charts of `report` take."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pandas as pd
 
 from uncollapse.diagnosis import Diagnosis
 from uncollapse.diagnosis.pages import content_of
-from uncollapse.report.content import Content
+from uncollapse.report.content import DiagnosisContent
+from uncollapse.report.final_strip import FinalValues
 from uncollapse.report.rho_map import binned
-from uncollapse.report.runs_page import FinalNumbers, RunsContent, TrainingCurve, runs_page, summary_html
-from uncollapse.report.training_curves import MEAN
+from uncollapse.report.runs_page import RunsContent, runs_page, summary_html
+from uncollapse.report.training_curves import MEAN, TrainingCurve
 
 from .grouping import Group
 from .measures import COLLAPSE, COSTS, LOSSES, TRAINING, final_value, layer_history
@@ -61,7 +62,7 @@ def content_of_runs(comparison: RunComparison, charts: bool = True) -> RunsConte
         differences=comparison.differences,
         numbers=number_table(comparison, [*comparison.measures, *COLLAPSE], between="\n"),
         costs=number_table(comparison, COSTS, between="\n"),
-        numbers_aid=interval_words(comparison) if len(comparison.final) else "",
+        numbers_caption=interval_words(comparison) if len(comparison.final) else "",
         runs=runs.round({"seconds": 1, "peak memory, MB": 0}),
         final=_finals(comparison) if charts else {},
         curves=_curves(comparison) if charts else {},
@@ -84,8 +85,8 @@ def _about(group: Group) -> str:
     return ", ".join(parts)
 
 
-def _finals(comparison: RunComparison) -> dict[str, FinalNumbers]:
-    """The measures that groups may differ in at the end; losses that say the same in other units are left out."""
+def _finals(comparison: RunComparison) -> dict[str, FinalValues]:
+    """The measures whose final numbers are drawn; losses that are the same in other units are left out."""
     kept = [m for m in comparison.measures if m not in (TRAINING, *LOSSES)] or list(comparison.measures[:1])
     numbers = {group.name: n for n, group in enumerate(comparison.groups, start=1)}
     finals = {}
@@ -101,7 +102,7 @@ def _finals(comparison: RunComparison) -> dict[str, FinalNumbers]:
             report = means["group"].map(numbers)
             title = measure.words[0].upper() + measure.words[1:]
             means = means.assign(report=report)[["report", "mean", "low", "high"]]
-            finals[_id(f"final_{measure.key}")] = FinalNumbers(title, table, means)
+            finals[_id(f"final_{measure.key}")] = FinalValues(title, table, means)
     return finals
 
 
@@ -150,13 +151,13 @@ def curve(tables: Sequence[Sequence[pd.DataFrame]], groups: Sequence[Group]) -> 
 
 
 def _thinned(table: pd.DataFrame) -> pd.DataFrame:
-    """At most so many steps, the last among them."""
+    """At most MOST_STEPS steps, the last among them."""
     steps = sorted(table["step"].unique(), reverse=True)
     return table[table["step"].isin(steps[:: -(-len(steps) // MOST_STEPS)])]
 
 
-def _last_diagnoses(groups: Sequence[Group]) -> list[Content]:
-    """The last diagnosis of one run a group: a finished one if there is one."""
+def _last_diagnoses(groups: Sequence[Group]) -> list[DiagnosisContent]:
+    """The last diagnosis of one run per group, of a finished one if there is one."""
     contents = []
     for group in groups:
         run = next((r for r in (*group.finished, *group.runs) if r.last_diagnosis is not None), None)
@@ -168,7 +169,7 @@ def _last_diagnoses(groups: Sequence[Group]) -> list[Content]:
 
 
 def _propagation(groups: Sequence[Group]) -> Mapping[str, pd.DataFrame]:
-    """Rho by step, layer, head and position: means over the finished runs of a group, or over all if none is."""
+    """Rho by step, layer, head and position: the mean over the finished runs of a group, or over all if none is."""
     maps = {}
     for group in groups:
         parts = [

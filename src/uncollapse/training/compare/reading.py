@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from uncollapse import files
 from uncollapse.diagnosis import Diagnosis
+
+from ..run_folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)  # tables are not compared
@@ -51,20 +52,24 @@ class RecordedRun:
 
     @cached_property
     def state(self) -> str:
-        """In words: finished, or how far it came and why it ended there."""
+        """Whether it is finished, or else how far it came and why it ended there, for use in a sentence."""
         if self.finished:
             return "finished"
         status = self.status.get("status")
         words = {"diverged": "diverged", "stopped": "was stopped"}.get(str(status), "is unfinished")
         if status == "running":
-            words = "is still training" if _is_locked(self.folder) else "is unfinished (it was ended from outside)"
+            words = (
+                "is still training"
+                if files.is_locked(RunFolder(self.folder).lock_file)
+                else "is unfinished (it was ended from outside)"
+            )
         step, steps = self.status.get("step", self.last_step), self.status.get("steps", self.recipe.get("steps"))
         reason = str(self.status.get("reason") or "").strip().rstrip(".")
         return f"{words} at step {step}{f' of {steps}' if steps else ''}{f': {reason}' if reason else ''}"
 
     @property
     def last_step(self) -> int:
-        """The last step that metrics speak of."""
+        """The last step with metrics."""
         return int(self.metrics["step"].max())
 
     def final(self, measure: str) -> float | None:
@@ -80,7 +85,7 @@ class RecordedRun:
 
     @cached_property
     def last_diagnosis(self) -> Diagnosis | None:
-        """The diagnosis of the model at the end."""
+        """The diagnosis of the last diagnosed step; None if there is none."""
         return Diagnosis.load(list(self.diagnoses.values())[-1]) if self.diagnoses else None
 
 
@@ -101,7 +106,7 @@ def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RecordedRun]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """One run folder; what is not one is refused with a sentence."""
+    """Read one run folder; raises if it is none or is damaged."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; give the folder that uncollapse train --out wrote.")
     if not _is_run(folder):
@@ -112,9 +117,7 @@ def read_run(folder: Path) -> RecordedRun:
         raise ValueError(f"{folder / 'recipe.yaml'} cannot be read: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(recipe, dict):
         raise ValueError(f"{folder / 'recipe.yaml'} holds no keys, so {folder} is no run.")
-    file = folder / "status.json"
-    status = _json(file, file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return RecordedRun(folder, recipe, status, _metrics(folder))
+    return RecordedRun(folder, recipe, RunFolder(folder).status(), _metrics(folder))
 
 
 def _is_run(folder: Path) -> bool:
@@ -122,40 +125,11 @@ def _is_run(folder: Path) -> bool:
 
 
 def _metrics(folder: Path) -> pd.DataFrame:
-    file = folder / "metrics.jsonl"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    lines = text.split("\n")
-    if lines[-1]:
-        lines.pop()  # a process that ended while it wrote leaves half a line
     rows: list[tuple[int, str, float]] = []
-    for line in filter(str.strip, lines):
-        entry = _json(file, line)
+    for entry in RunFolder(folder).metrics():
         step = int(entry.pop("step", 0))
         numbers = {n: float("nan") if v is None else v for n, v in entry.items()}
         rows += [(step, name, float(value)) for name, value in numbers.items() if isinstance(value, int | float)]
     if not rows:
         raise ValueError(f"{folder} has no metrics yet (metrics.jsonl is missing or empty); let it train first.")
     return pd.DataFrame(rows, columns=["step", "measure", "value"])
-
-
-def _json(file: Path, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} is damaged: it holds something that is no object.")
-    return value
-
-
-def _is_locked(folder: Path) -> bool:
-    """Whether a process trains in the folder now."""
-    if not (folder / "lock").is_file():
-        return False
-    with (folder / "lock").open("rb") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        fcntl.flock(stream, fcntl.LOCK_UN)
-    return False

@@ -1,4 +1,4 @@
-"""Comparison: runs side by side as tables, words and a page."""
+"""RunComparison: runs side by side as tables, sentences and a page."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 
 from uncollapse.diagnosis.comparison import Comparison
+from uncollapse.statistics import CONFIDENCE, FEWEST
 
 from .findings import findings, missing_runs
 from .grouping import Group, group_runs, recipe_differences, same_tokens
-from .measures import COLLAPSE, COSTS, FEWEST, Measure, final_table, final_value, shown, task_measures
+from .measures import COLLAPSE, COSTS, Measure, final_table, final_value, shown, task_measures
 from .reading import RecordedRun, read_runs
 
 OTHER_TOKENS = (
@@ -26,9 +27,10 @@ OTHER_TOKENS = (
 class RunComparison(Comparison):
     """What `uc.compare` returns for runs.
 
-    `final`: a row a measure and group, with mean, spread and interval over the seeds of finished runs; `history`: all
-    metrics of all runs; `differences`: the keys in which recipes differ; `runs`: a row a run with its state;
-    `findings`: what it shows, in words; `notes`: which runs are not finished, and what cannot be compared.
+    `final`: one row per measure and group, with mean, spread and interval over the seeds of finished runs; `history`:
+    all metrics of all runs; `differences`: the keys in which recipes differ; `runs`: one row per run with its state;
+    `findings`: sentences that say what the runs show; `notes`: which runs are not finished, and what cannot be
+    compared.
     """
 
     groups: Sequence[Group]
@@ -68,11 +70,11 @@ class RunComparison(Comparison):
 
 
 def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> RunComparison:
-    """Set runs side by side: what differs, what came out, and whether seeds explain the difference.
+    """Compare runs: what differs between their recipes, what came out, and whether a difference is more than chance.
 
     Args:
-        runs: run folders that `uncollapse train` wrote; one that holds `seed-*` runs stands for all of them. Runs whose
-            recipes are equal up to the seed are a group, the first of which the others are compared with.
+        runs: run folders that `uncollapse train` wrote; a folder that holds `seed-*` runs stands for all of them. Runs
+            whose recipes are equal up to the seed form a group; the other groups are compared with the first.
     """
     if isinstance(runs, str | os.PathLike):
         runs = [runs]
@@ -105,7 +107,7 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> RunComparison:
 
 
 def number_table(comparison: RunComparison, measures: Sequence[Measure], between: str = " ") -> pd.DataFrame:
-    """Final numbers as they are read: a row a measure, a column a group; `between` the mean and its interval."""
+    """Final numbers for reading: one row per measure, one column per group; `between` separates mean and interval."""
     names = [group.name for group in comparison.groups]
     rows = comparison.final[comparison.final["measure"].isin([measure.key for measure in measures])]
     cells = {(row["words"], row["group"]): _cell(row, between) for row in rows.to_dict("records")}
@@ -116,11 +118,11 @@ def number_table(comparison: RunComparison, measures: Sequence[Measure], between
 def interval_words(comparison: RunComparison) -> str:
     """What the numbers of the table are, and why an interval may be missing."""
     seeds = comparison.final["seeds"]
-    words = "Mean over the seeds of finished runs ± standard deviation"
+    words = "Mean over the seeds of finished runs"
     if (seeds >= FEWEST).any():
-        words += " [95 % bootstrap interval of the mean]"
+        words += f" ± standard deviation [{100 * CONFIDENCE:g} % interval of the mean]"
     if (seeds < FEWEST).any():
-        words += f"; with fewer than {FEWEST} seeds no interval can be given, with one seed no spread is known"
+        words += "; with one seed there is neither spread nor interval"
     return f"{words}."
 
 

@@ -17,7 +17,7 @@ COLLAPSED = 0.01  # below this the tokens differ by less than a hundredth of the
 
 @dataclass(frozen=True)
 class NetworkVariant:
-    """One network to compare: a score rule and a visible skip."""
+    """One attention-only network: a score rule and a visible skip."""
 
     name: str
     rule: ScoreRule
@@ -36,7 +36,7 @@ VARIANTS = (
 
 
 def random_tokens(ids: Tensor, width: int) -> Tensor:
-    """Token ids (B, T) as vectors (B, T, width): a random embedding plus random positions, as at initialisation."""
+    """Embed token ids (B, T) as vectors (B, T, width) with random token and position embeddings."""
     embedding = torch.randn(int(ids.max()) + 1, width, dtype=torch.float64)
     positions = torch.randn(ids.shape[1], width, dtype=torch.float64)
     return embedding[ids] + positions
@@ -51,27 +51,27 @@ def residual_by_depth(
     layer_norm: bool = True,
     init: str = "xavier",
     seeds: int = 3,
-    cells: Iterable[NetworkVariant] = VARIANTS,
+    variants: Iterable[NetworkVariant] = VARIANTS,
     tick: Callable[[], object] = lambda: None,
 ) -> pd.DataFrame:
-    """Residual ratio (Eq. 44) after each layer, in float64; one row a cell and depth.
+    """Residual ratio (Eq. 44) after each layer in float64, one row per network and depth.
 
-    The cells of one seed share their weights. `mean` and `spread` (standard deviation) are over the seeds; `tick` is
+    All variants of one seed share their weights. `mean` and `spread` (standard deviation) are over the seeds; `tick` is
     called after each network. Width, heads and depth default to those of ViT-Tiny, as in Table 1.
     """
     rows = []
     with torch.random.fork_rng():
         for seed in range(seeds):
-            for cell in cells:
+            for variant in variants:
                 torch.manual_seed(seed)
                 x = random_tokens(ids, width)
                 network = AttentionOnly(
-                    depth, width, heads, alpha=cell.alpha, rule=cell.rule, layer_norm=layer_norm, init=init
+                    depth, width, heads, alpha=variant.alpha, rule=variant.rule, layer_norm=layer_norm, init=init
                 ).to(x.dtype)
                 with torch.no_grad():
                     ratios = [residual_ratio(tokens).mean().item() for tokens in network(x)]
-                keep, _ = cell.rule.coefficients(2)
-                rows += [(cell.name, cell.alpha, keep, n, ratio) for n, ratio in enumerate(ratios, start=1)]
+                keep, _ = variant.rule.coefficients(2)
+                rows += [(variant.name, variant.alpha, keep, n, ratio) for n, ratio in enumerate(ratios, start=1)]
                 tick()
     table = pd.DataFrame(rows, columns=["attention", "alpha", "keep", "depth", "ratio"])
     grouped = table.groupby(["attention", "alpha", "keep", "depth"], sort=False)["ratio"]
@@ -86,7 +86,7 @@ def collapse_depth(table: pd.DataFrame, attention: str) -> int | None:
 
 
 def findings(table: pd.DataFrame) -> list[str]:
-    """What became of each network, a sentence each."""
+    """One sentence per network: from which layer on it is collapsed, or its final residual ratio."""
     last = int(table["depth"].max())
     sentences = []
     for attention, rows in table.groupby("attention", sort=False):
@@ -99,7 +99,7 @@ def findings(table: pd.DataFrame) -> list[str]:
 
 
 def which_knob(final: pd.DataFrame) -> str:
-    """Which of alpha and alpha' does the work at the last layer; `final` holds the rows of that layer."""
+    """One sentence on which of alpha and alpha' keeps tokens apart; `final` has the rows of the last layer."""
     skip, hidden, both = (
         final.loc[final["attention"] == name, "mean"].item() for name in (SKIP_ONLY, HIDDEN_ONLY, BOTH)
     )

@@ -1,4 +1,4 @@
-"""The demo's experiment: attention-only networks by depth, then one small GPT trained with four ways of attending."""
+"""The demo's experiment: attention-only networks by depth, then one small GPT trained with four methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from uncollapse.diagnosis import Diagnosis
 from uncollapse.report.demo_page import DemoContent
-from uncollapse.report.runs_page import TrainingCurve
+from uncollapse.report.training_curves import TrainingCurve
 
 from ..compare import RunComparison, compare_runs
 from ..compare.measures import head_means
@@ -21,14 +21,14 @@ from ..run import Run, train
 from .depth import BOTH, HIDDEN_ONLY, VARIANTS, findings
 from .findings import five_findings, outcomes_of
 
-KAPPA = 0.01  # both kappas of LocAteR; why, is said on the page and in docs/attention.md
+KAPPA = 0.01  # both kappas of LocAteR; the reason is given on the page and in docs/attention.md
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way of attending: what it is, and its keys in the recipe."""
+    """One method of the demo: its description and its keys in the recipe."""
 
-    words: str
+    description: str
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,17 +52,17 @@ QUICK = {
     **{"layers": 4, "width": 64, "length": 64, "steps": 60, "warmup_steps": 6, "eval_every": 20},
     **{"eval_examples": 64, "diagnose_every": 30, "diagnose_examples": 4},
 }
-# The trained methods have their colours in the picture of depth too; the others take what is left.
+# Colours of the networks in the depth chart: trained methods keep theirs, the others take the remaining ones.
 NUMBERS = {"self-attention": 1, BOTH: 2, HIDDEN_ONLY: 3} | {
-    cell.name: number
-    for number, cell in enumerate(
-        (c for c in VARIANTS if c.name not in ("self-attention", BOTH, HIDDEN_ONLY)), len(METHODS) + 1
+    variant.name: number
+    for number, variant in enumerate(
+        (v for v in VARIANTS if v.name not in ("self-attention", BOTH, HIDDEN_ONLY)), len(METHODS) + 1
     )
 }
 
 
 def recipes(quick: bool = False, steps: int | None = None) -> dict[str, Recipe]:
-    """The quickstart recipe for each method, equal in all that is not the method.
+    """The quickstart recipe for each method; the recipes differ in the keys of the method only.
 
     >>> sorted({recipe.steps for recipe in recipes(steps=7).values()})
     [7]
@@ -71,7 +71,7 @@ def recipes(quick: bool = False, steps: int | None = None) -> dict[str, Recipe]:
     if steps is not None:
         keys["steps"] = steps
     base = resolve("quickstart", **keys)
-    # Nobody resumes the demo: one checkpoint, at the end.
+    # The demo is not resumed, so one checkpoint at the end is enough.
     return {name: base.changed(save_every=base.steps, **method.keys) for name, method in METHODS.items()}
 
 
@@ -84,10 +84,10 @@ def train_methods(
     """Train each recipe into `folder/NAME`; a Ctrl-C or SIGTERM ends the whole demo."""
     for name, recipe in planned.items():
 
-        def told(_: int, loss: float | None, name: str = name) -> None:
+        def report_step(_: int, loss: float | None, name: str = name) -> None:
             on_step(name, loss)
 
-        run = train(recipe, folder / name, progress=False, on_step=told)
+        run = train(recipe, folder / name, progress=False, on_step=report_step)
         if run.status == "stopped":
             raise KeyboardInterrupt
         on_end(name, run)
@@ -96,18 +96,18 @@ def train_methods(
 
 @dataclass(frozen=True)
 class Demo:
-    """What was measured: the table of depth, and the runs side by side."""
+    """Results of the demo: the residual ratio by depth, and the comparison of the runs."""
 
     depth: pd.DataFrame
     comparison: RunComparison
 
     @property
     def findings(self) -> list[str]:
-        """Five sentences."""
+        """Five sentences on the results."""
         return five_findings(self.depth, outcomes_of(self.comparison))
 
     def content(self, source: str) -> DemoContent:
-        """What the page shows."""
+        """The content of the demo's page."""
         groups = self.comparison.groups
         spectrum = {
             key: curve([[head_means(run, f"qk_{key}") for run in group.runs] for group in groups], groups)
@@ -115,9 +115,9 @@ class Demo:
         }
         return DemoContent(
             findings=self.findings,
-            words=[METHODS[group.name].words for group in groups],
+            descriptions=[METHODS[group.name].description for group in groups],
             depth=self.depth.assign(report=self.depth["attention"].map(NUMBERS)).sort_values(["report", "depth"]),
-            depth_words=findings(self.depth),
+            depth_findings=findings(self.depth),
             networks=[*(_name_of(number) for number in range(1, max(NUMBERS.values()) + 1))],
             layers=[_layers(self.comparison, moment) for moment in (0, -1)],
             spectrum={
@@ -130,10 +130,9 @@ class Demo:
 
 
 def measure(depth: pd.DataFrame, runs: Sequence[Path]) -> Demo:
-    """Read the runs and set them side by side.
+    """Read the runs and compare them.
 
-    Peak memory is that of the process, which all runs of a demo share, and the speed that of the last steps only:
-    neither says anything of one method.
+    Peak memory and speed are dropped: all runs share one process, and the speed is that of the last steps only.
     """
     found = compare_runs(runs)
     return Demo(

@@ -1,4 +1,4 @@
-"""The demo's five findings: sentences that are functions of the numbers, whichever way these fall."""
+"""The five findings of the demo, computed from its numbers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..compare.measures import BITS, final_value, head_means, layer_history
 from ..compare.reading import RecordedRun
 from .depth import which_knob
 
-ALIKE = 0.02  # bits per byte; a gap that other seeds of a run this small may well close
-BeforeAfter = tuple[float, float]  # before training, after it
+ALIKE = 0.02  # bits per byte; smaller gaps may be due to the seed
+BeforeAfter = tuple[float, float]  # value before and after training
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one method; None where a run did not come so far."""
+    """Results of one method; None where a run did not get that far."""
 
     name: str
     steps: int
     bits: float | None  # held-out bits per byte
-    residual: BeforeAfter | None  # of the last layer
-    entropy: BeforeAfter | None  # normalised, mean of layers
-    trace: BeforeAfter | None  # tr W, mean of heads
-    scale: BeforeAfter | None  # tr W'W, mean of heads
-    collapses: tuple[str, ...] = ()  # kinds, by the verdicts of the last diagnosis
+    residual: BeforeAfter | None  # residual ratio of the last layer
+    entropy: BeforeAfter | None  # normalised entropy, mean over layers
+    trace: BeforeAfter | None  # tr W, mean over heads
+    scale: BeforeAfter | None  # tr W'W, mean over heads
+    collapses: tuple[str, ...] = ()  # kinds of collapse in the last diagnosis
     state: str = "finished"
 
 
 def five_findings(depth: pd.DataFrame, outcomes: Sequence[Outcome]) -> list[str]:
-    """One sentence each: depth at initialisation, learning, tokens, attention, LocAteR."""
+    """One sentence each on depth at initialisation, learning, tokens, attention and LocAteR."""
     deepest = depth[depth["depth"] == depth["depth"].max()]
     knob = which_knob(deepest)
     return [
@@ -47,7 +47,7 @@ def five_findings(depth: pd.DataFrame, outcomes: Sequence[Outcome]) -> list[str]
 
 
 def learning(outcomes: Sequence[Outcome]) -> str:
-    """Who predicts held-out text best, and what that is worth."""
+    """Held-out bits per byte of each method, and how far apart they are."""
     known = [(o.name, o.bits) for o in outcomes if o.bits is not None]
     lost = "".join(f" {o.name} {o.state}." for o in outcomes if o.bits is None)
     if not known:
@@ -60,7 +60,7 @@ def learning(outcomes: Sequence[Outcome]) -> str:
 
 
 def _order(known: Sequence[tuple[str, float]]) -> str:
-    """Who is lowest, unless too many are; `known` has names and bits per byte."""
+    """Which method is lowest and which is highest; `known` has names and bits per byte."""
     values = [bits for _, bits in known]
     near = [(name, bits) for name, bits in known if bits - min(values) < ALIKE]
     width = max(bits for _, bits in near) - min(values)
@@ -74,7 +74,7 @@ def _order(known: Sequence[tuple[str, float]]) -> str:
 
 
 def tokens(outcomes: Sequence[Outcome]) -> str:
-    """How far apart the tokens of the last layer are, before and after training."""
+    """Residual ratio of the last layer before and after training."""
     return (
         f"Tokens: residual ratio of the last layer before and after training {_changes(outcomes, _residual)}; "
         f"{_verdict(outcomes, 'rank collapse')}."
@@ -82,7 +82,7 @@ def tokens(outcomes: Sequence[Outcome]) -> str:
 
 
 def attention(outcomes: Sequence[Outcome]) -> str:
-    """How even attention is, before and after training."""
+    """Normalised entropy of attention before and after training."""
     return (
         f"Attention: normalised entropy (1: even) before and after training {_changes(outcomes, _entropy)}; "
         f"{_verdict(outcomes, 'entropy collapse')}."
@@ -90,7 +90,7 @@ def attention(outcomes: Sequence[Outcome]) -> str:
 
 
 def locater(outcomes: Sequence[Outcome], name: str = "LocAteR", plain: str = "self-attention") -> str:
-    """Whether the penalty did to the query-key matrices what it is for, and at what price."""
+    """Whether the penalty changed the query-key matrices as intended, and its cost in bits per byte."""
     found = {outcome.name: outcome for outcome in outcomes}
     held, free = found[name], found[plain]
     if held.trace is None or free.trace is None or held.scale is None or free.scale is None:
@@ -131,7 +131,7 @@ def _changes(outcomes: Sequence[Outcome], of: Callable[[Outcome], BeforeAfter | 
 
 
 def _three(value: float) -> str:
-    """Three decimals, so that 0.998 is not 1; powers of ten for what they cannot show."""
+    """Three decimals, so that 0.998 is not shown as 1; scientific notation for small values."""
     return f"{value:.3f}" if value >= 0.01 else number(value)
 
 
@@ -141,7 +141,7 @@ def _verdict(outcomes: Sequence[Outcome], kind: str) -> str:
 
 
 def outcomes_of(comparison: RunComparison) -> list[Outcome]:
-    """What became of each method, from its run."""
+    """The results of each method, read from its run."""
     return [_outcome(group.name, group.runs[0]) for group in comparison.groups]
 
 
@@ -163,6 +163,6 @@ def _outcome(name: str, run: RecordedRun) -> Outcome:
 
 
 def _change(table: pd.DataFrame) -> BeforeAfter | None:
-    """The first and the last value of a table with step and value; None if there are not two."""
+    """First and last value of a table with step and value; None if it has fewer than two rows."""
     values = table.dropna(subset="value").sort_values("step")["value"]
     return (float(values.iloc[0]), float(values.iloc[-1])) if len(values) > 1 else None

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ..localization.simulation import one_thread
+from ..locations import path_in_repository
 from .claim import ERROR, FAILS, AuditRun, Claim, ClaimVerdict, Evidence
 
 PAPERS = {
@@ -29,7 +30,6 @@ PAPERS = {
         "read": "the text of 6 February 2024",
     },
 }
-SOURCE = Path(__file__).parents[4]  # the root of the repository
 
 
 def audit(chosen: Iterable[Claim], run: AuditRun, tick: Callable[[], object] = lambda: None) -> list[dict[str, Any]]:
@@ -85,13 +85,9 @@ def how(claim: Claim) -> str:
 def code(claim: Claim) -> dict[str, str | int]:
     """File (from the root of the repository), function and line of a check."""
     check = inspect.unwrap(claim.check)
-    file = Path(inspect.getsourcefile(check) or "").resolve()
+    file = Path(inspect.getsourcefile(check) or "")
     name = check.__qualname__.split(".<locals>")[0]
-    try:
-        path = file.relative_to(SOURCE.resolve())
-    except ValueError:  # a check that somebody registered from elsewhere
-        path = file
-    return {"file": path.as_posix(), "function": name, "line": inspect.getsourcelines(check)[1]}
+    return {"file": path_in_repository(file).as_posix(), "function": name, "line": inspect.getsourcelines(check)[1]}
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -20,12 +20,12 @@ from ..cells.cell import OWN
 from .plan import TINY, CellRecord, RequiredSettings, asked_for, budget, missing, outdated
 
 Number = str | Callable[[CellRecord], float | None]  # the name of a number of a cell, or computed from the cell
-FINISHED = "finished"  # the status of a network that was trained to the end; others have no final number
+FINISHED = "finished"
 
 
 @dataclass(frozen=True)
 class CellSelection:
-    """The cells of some artefacts and methods: what is in, and how much of what is planned is not."""
+    """The cells of some artefacts and methods: those that are trained, and how many of those planned are not."""
 
     artefacts: Sequence[str]
     finished: Sequence[CellRecord]
@@ -35,7 +35,7 @@ class CellSelection:
 
     @property
     def count(self) -> int:
-        """How many cells are in, diverged ones too."""
+        """How many cells are trained, diverged ones included."""
         return len(self.finished) + len(self.diverged)
 
 
@@ -47,13 +47,22 @@ def gather(folder: Path, artefacts: Sequence[str], asked: RequiredSettings) -> C
     """
     every = cells(artefacts, folder)
     there = [cell for cell in every if asked_for(str(cell.get("method")), cell.get("settings", {}), asked)]
-    done = [cell.get("status", FINISHED) == FINISHED for cell in there]
     return CellSelection(
         artefacts,
-        [cell for cell, fine in zip(there, done, strict=True) if fine],
-        [cell for cell, fine in zip(there, done, strict=True) if not fine],
+        [cell for cell in there if is_finished(cell)],
+        [cell for cell in there if not is_finished(cell)],
         *missing(artefacts, asked, there),
     )
+
+
+def finished(artefacts: Sequence[str], folder: Path) -> list[CellRecord]:
+    """The cells of some artefacts, of all methods, that were trained to the end."""
+    return [cell for cell in cells(artefacts, folder) if is_finished(cell)]
+
+
+def is_finished(cell: CellRecord) -> bool:
+    """Whether a network was trained to the end; one that diverged has no final number."""
+    return bool(cell.get("status", FINISHED) == FINISHED)
 
 
 def cells(artefacts: Sequence[str], folder: Path) -> list[CellRecord]:
@@ -110,7 +119,7 @@ def setting(cell: CellRecord) -> CellSetting:
 
 
 def values(found: Sequence[CellRecord], method: str, number: Number) -> dict[CellSetting, list[float]]:
-    """The number of a method, a list over the seeds, by setting."""
+    """The number of a method by setting, as a list over the seeds."""
     grouped: dict[CellSetting, list[float]] = {}
     for cell in found:
         value = read(cell, number)

@@ -1,4 +1,4 @@
-"""From what the cells say in each setting to a verdict, with the sentence and the numbers that it rests on."""
+"""From the answers of single settings to the verdict on a claim, with the sentence and numbers behind it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class SettingFinding:
 class Question:
     """What is asked of the cells, in words."""
 
-    what: str  # that was weighed
+    what: str  # the number that is weighed
     rule: str  # what the answers rest on: the end of a sentence
     too_small: str  # the words for this answer, with the number
     some: bool = False  # whether one setting as claimed is enough
 
 
 def decide(question: Question, found: CellSelection, weighed: Sequence[SettingFinding]) -> Evidence:
-    """The evidence: what was weighed in each setting, the verdict, and what is missing; no verdict before all is in."""
+    """The evidence from all settings; the verdict is pending until every planned cell is trained."""
     pending = found.missing > 0 or not found.count
     verdict = PENDING if pending else _verdict([one.answer for one in weighed], question.some) or SCALE
     numbers: dict[str, float | int | str] = {f"{one.setting}: {question.what}": one.shown for one in weighed}
@@ -112,9 +112,9 @@ def short(settings: Sequence[CellSetting]) -> list[str]:
 
 def _nothing(found: CellSelection) -> str:
     """Where there is nothing to weigh."""
-    state = "Nothing is in yet"
+    state = "Nothing is trained yet"
     if found.count:
-        state = f"{found.count} cell{'s are' if found.count > 1 else ' is'} in, too few to tell"
+        state = f"{found.count} cell{'s are' if found.count > 1 else ' is'} trained, too few to tell"
     return f"{state}: this is decided by the cells of {', '.join(found.artefacts)}."
 
 
@@ -123,9 +123,9 @@ def _rest(found: CellSelection, verdict: ClaimVerdict) -> Iterable[str]:
     if found.diverged:
         yield f"Diverged, so without a final number and left out: {'; '.join(map(_name, found.diverged))}."
     if found.missing:
-        yield f"{found.missing} of {found.planned} planned cells are not in yet."
+        yield f"{found.missing} of {found.planned} planned cells are not trained yet."
     elif verdict == SCALE:
-        yield "All planned cells are in, so it stays open at this scale."
+        yield "All planned cells are trained, so it stays open at this scale."
 
 
 def _name(cell: CellRecord) -> str:

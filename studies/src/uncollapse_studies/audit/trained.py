@@ -19,7 +19,7 @@ def consequences(gain: str) -> dict[ClaimVerdict, str]:
         CONDITION: f"Expect {gain} in part only; compare in your own setting.",
         FAILS: f"Do not count on {gain} in networks like those trained here; others were not tried.",
         SCALE: f"The networks trained here cannot tell about {gain}; compare in your own setting.",
-        PENDING: f"Nothing can be said yet about {gain}: it is open until the trained networks are in.",
+        PENDING: f"Nothing can be said yet about {gain}: it is open until the networks are trained.",
         ERROR: f"Nothing can be said about {gain} until the check is mended.",
     }
 

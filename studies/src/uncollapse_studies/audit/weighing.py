@@ -1,46 +1,46 @@
-"""Weigh the cells: two methods against each other, or a number by itself.
+"""Weigh trained networks: one method against another, or a number of a method by itself.
 
-What a difference is worth is decided in `reproduction/seeds.py`, for the results page too.
+Whether a difference is real is decided by `uncollapse.statistics`, as on the results page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from uncollapse.statistics import CONFIDENCE, FEWEST, Estimate, SeedSummary, differences, summarise
 
-from uncollapse.statistics import CONFIDENCE, FEWEST, SMALLEST, SMALLEST_SHARE, Difference, difference
-from uncollapse.statistics import level as mean_over
-
-from .cells import CellSelection, CellSetting, Number, gather, named, values
+from ..trained import SMALLEST, SMALLEST_SHARE, smallest_that_counts
+from .cells import CellSetting, Number, finished, gather, named, values
 from .claim import AuditRun, Evidence
 from .deciding import Answer, Question, SettingFinding, decide
-from .plan import one_seed_planned
+from .plan import CellRecord, one_seed_planned
 
-Judge = Callable[[Difference], Answer]
+Criterion = Callable[[Estimate, float], Answer]  # an estimate and the smallest difference that counts -> answer
 OVER_SEEDS = f", at {100 * CONFIDENCE:g} % confidence over seeds"
 
 
-def toward(expected: int) -> Judge:
-    """The number is higher (1) or lower (-1): so, opposed, too little to count, or undecided."""
+def toward(expected: int) -> Criterion:
+    """The number is higher (1) or lower (-1): as claimed, opposed, too little to count, or undecided."""
 
-    def wanted(found: Difference) -> Answer:
-        if found.sign:
-            return Answer.AS_CLAIMED if found.sign == expected else Answer.OPPOSED
-        return Answer.TOO_SMALL if found.excludes(expected) else Answer.UNDECIDED
+    def criterion(found: Estimate, smallest: float) -> Answer:
+        if found.verdict != "undecided":
+            as_claimed = found.verdict == ("higher" if expected > 0 else "lower")
+            return Answer.AS_CLAIMED if as_claimed else Answer.OPPOSED
+        return Answer.TOO_SMALL if found.excludes(expected * smallest) else Answer.UNDECIDED
 
-    return wanted
+    return criterion
 
 
-def between(least: float, most: float) -> Judge:
-    """The whole interval lies between two bounds: so, opposed (all outside), or undecided."""
+def between(least: float, most: float) -> Criterion:
+    """The whole interval lies between two bounds: as claimed, opposed (all of it outside), or undecided."""
 
-    def wanted(found: Difference) -> Answer:
+    def criterion(found: Estimate, _smallest: float) -> Answer:
         if found.low > least and found.high < most:
             return Answer.AS_CLAIMED
         return Answer.OPPOSED if found.low > most or found.high < least else Answer.UNDECIDED
 
-    return wanted
+    return criterion
 
 
 def counts_from(number: str) -> str:
@@ -53,17 +53,22 @@ def counts_from(number: str) -> str:
 
 
 def when_it_counts(artefacts: Sequence[str], number: Number) -> str:
-    """When a difference is as claimed and when it opposes, with as many seeds as are planned; for docstrings."""
-    least = counts_from(named(number))
-    if all(map(one_seed_planned, artefacts)):
-        return (
-            f"with the one seed that is planned, by more than {least}; opposed if it differs by more than that the "
-            "other way; undecided in between"
-        )
+    """When a difference is as claimed and when it opposes the claim; for docstrings."""
+    one_seed = "; with the one seed that is planned it stays undecided" if all(map(one_seed_planned, artefacts)) else ""
     return (
         f"the {100 * CONFIDENCE:g} % interval of the difference over seeds excludes 0; opposed if it excludes 0 on the "
-        f"other side or a difference as claimed of {least} or more"
+        f"other side or a difference as claimed of {counts_from(named(number))} or more{one_seed}"
     )
+
+
+@dataclass(frozen=True)
+class MethodPair:
+    """A method and its base in one setting."""
+
+    base: SeedSummary
+    other: SeedSummary
+    gap: Estimate
+    compared: int  # methods that are compared with the same base, this one among them
 
 
 def compare(
@@ -72,7 +77,7 @@ def compare(
     number: Number,
     method: str,
     against: str,
-    wanted: Judge,
+    criterion: Criterion,
     *,
     only: Mapping[str, float] | None = None,
     some: bool = False,
@@ -82,42 +87,46 @@ def compare(
 ) -> Evidence:
     """Whether `method` stands to `against` as claimed in every setting that both were trained in, or in `some`.
 
-    `only` are settings that cells of `method` must have. With a `share` below 1 the number must also be below that
-    share of the other's for the claim to hold in full. Where the other's is below `least`, there is nothing to lose,
-    and where both are below `chance`, both guess: such a setting tells nothing. One seed is enough where no more are
-    planned.
+    `only` are settings that cells of `method` must have, and then no other method is part of the comparison; else the
+    intervals have Holm's correction over all methods of the same table, as on the results page. With a `share` below 1
+    the number must also be below that share of the other's for the claim to hold in full. Where the other's is below
+    `least`, there is nothing to lose, and where both are below `chance`, both guess: such a setting tests nothing.
     """
     found = gather(run.cells, artefacts, {method: only or {}, against: {}})
-    pairs, name = _pairs(found, number, method, against), named(number)
-    confidence = 1.0 - (1.0 - CONFIDENCE) / len(pairs) if some and pairs else CONFIDENCE  # one of many may be luck
+    name = named(number)
+    pairs = method_pairs(found.finished if only else finished(artefacts, run.cells), number, method, against)
     weighed = []
-    for own, (base, other) in pairs.items():
-        gap = difference(name, base, other, confidence)
-        answer, shown = wanted(gap), str(gap)
+    for own, pair in pairs.items():
+        answer, shown = criterion(pair.gap, smallest_that_counts(name, pair.base.mean)), str(pair.gap)
         if least or chance or share < 1.0:
-            means = float(np.mean(base)), float(np.mean(other))
-            shown += f", {means[1]:.3g} against {means[0]:.3g}"
-            answer = _by_level(answer, *means, share, least, chance)
-        weighed.append(SettingFinding(own, answer, gap.gap, shown))
+            shown += f", {pair.other.mean:.3g} against {pair.base.mean:.3g}"
+            answer = _by_level(answer, pair.base.mean, pair.other.mean, share, least, chance)
+        weighed.append(SettingFinding(own, answer, pair.gap.value, shown))
     with_these = f" with {', '.join(f'{key} {value:g}' for key, value in only.items())}" if only else ""
     question = Question(
         f"{name} of {method}{with_these} less that of {against}",
-        _rule(name, {min(map(len, pair)) for pair in pairs.values()}, some),
+        _rule([pair.gap for pair in pairs.values()], max((pair.compared for pair in pairs.values()), default=1)),
         f"no difference as claimed of {counts_from(name)} or more",
         some,
     )
     return decide(question, found, weighed)
 
 
-def _pairs(
-    found: CellSelection, number: Number, method: str, against: str
-) -> dict[CellSetting, tuple[list[float], list[float]]]:
-    """The values of both methods over seeds, the base first, by setting; only where there are seeds enough."""
-    bases = {own.base: seeds for own, seeds in values(found.finished, against, number).items()}
+def method_pairs(
+    table: Sequence[CellRecord], number: Number, method: str, against: str
+) -> dict[CellSetting, MethodPair]:
+    """`method` against `against` by setting, with Holm's correction over all methods of a table."""
+    bases = {own.base: summarise(seeds) for own, seeds in values(table, against, number).items()}
+    others: dict[CellSetting, dict[tuple[str, CellSetting], SeedSummary]] = {}
+    for name in dict.fromkeys(str(cell.get("method")) for cell in table if cell.get("method") != against):
+        for own, seeds in values(table, name, number).items():
+            if own.base in bases:
+                others.setdefault(own.base, {})[name, own] = summarise(seeds)
     return {
-        own: (bases[own.base], seeds)
-        for own, seeds in values(found.finished, method, number).items()
-        if own.base in bases and min(len(seeds), len(bases[own.base])) >= _fewest(own)
+        own: MethodPair(bases[base], summaries[name, own], gap, len(summaries))
+        for base, summaries in others.items()
+        for (name, own), gap in differences(bases[base], summaries).items()
+        if name == method
     }
 
 
@@ -131,28 +140,30 @@ def _by_level(answer: Answer, base: float, other: float, share: float, least: fl
     return Answer.IN_PART if answer == Answer.AS_CLAIMED and too_much else answer
 
 
-def _fewest(own: CellSetting) -> int:
-    return 1 if one_seed_planned(own.artefact) else FEWEST
-
-
-def _rule(number: str, seeds: Collection[int], some: bool) -> str:
-    """What the answers of a comparison rest on."""
-    words = OVER_SEEDS + " for all settings together" * some if any(own >= FEWEST for own in seeds) else ""
-    if any(own < FEWEST for own in seeds):
-        words += f"; with one seed a difference counts from {counts_from(number)} on"
+def _rule(estimates: Sequence[Estimate], compared: int = 1) -> str:
+    """What the answers of a comparison rest on: the end of a sentence."""
+    words = OVER_SEEDS if any(estimate.seeds >= FEWEST for estimate in estimates) else ""
+    if words and compared > 1:
+        words += f", with Holm's correction for {compared} methods"
+    if any(estimate.seeds < FEWEST for estimate in estimates):
+        words += "; one seed decides nothing"
     return words
 
 
-def level(run: AuditRun, artefacts: Sequence[str], number: Number, methods: Sequence[str], wanted: Judge) -> Evidence:
+def level(
+    run: AuditRun, artefacts: Sequence[str], number: Number, methods: Sequence[str], criterion: Criterion
+) -> Evidence:
     """Whether a number of each method itself is as claimed: the confidence interval of its mean over seeds."""
     found = gather(run.cells, artefacts, {method: {} for method in methods})
-    weighed = []
+    weighed, means = [], []
     for method in methods:
         for own, seeds in values(found.finished, method, number).items():
-            if len(seeds) >= FEWEST:
-                mean = mean_over(seeds)
-                shown = f"{mean.gap:.3g} ({mean.low:.3g} to {mean.high:.3g})"
-                named_own = CellSetting(own.artefact, own.shared, (method, *own.own))
-                weighed.append(SettingFinding(named_own, wanted(mean), mean.gap, shown))
+            mean = summarise(seeds).estimate()
+            interval = f"{mean.low:.3g} to {mean.high:.3g}" if mean.seeds >= FEWEST else "one seed"
+            named_own = CellSetting(own.artefact, own.shared, (method, *own.own))
+            weighed.append(
+                SettingFinding(named_own, criterion(mean, 0.0), mean.value, f"{mean.value:.3g} ({interval})")
+            )
+            means.append(mean)
     what = named(number) if len(methods) > 1 else f"{named(number)} of {methods[0]}"
-    return decide(Question(what, OVER_SEEDS, ""), found, weighed)
+    return decide(Question(what, _rule(means), ""), found, weighed)

@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from uncollapse.bench.machine import describe_machine
+from uncollapse.files import cache_root
 from uncollapse.training.run_folder import RunFolder
 
 from .biases import entropy_without_query_bias
@@ -22,7 +23,6 @@ from .cell import Cell
 from .measured import measure, round_to
 from .store import Record, Store
 
-WORK = "~/.cache/uncollapse/cells"
 CellOutcome = Literal["there", "taken over", "trained"]
 
 
@@ -44,9 +44,8 @@ class CellWorkspace:
 
 
 def work_folder() -> Path:
-    """Where runs lie while they train: $UNCOLLAPSE_CACHE/cells, or ~/.cache/uncollapse/cells."""
-    cache = os.environ.get("UNCOLLAPSE_CACHE")
-    return Path(cache) / "cells" if cache else Path(WORK).expanduser()
+    """Where cells are trained by default: `cells` in the user's cache."""
+    return cache_root() / "cells"
 
 
 def run_cell(cell: Cell, workspace: CellWorkspace, force: bool = False) -> CellOutcome:
@@ -92,7 +91,7 @@ def take_over(cell: Cell, store: Store) -> bool:
 
 
 def train_cell(cell: Cell, workspace: CellWorkspace) -> dict[str, Any]:
-    """Train, or go on training, in the cell's run folder; gives back the status of the run."""
+    """Train, or go on training, in the cell's run folder; returns the status of the run."""
     from uncollapse.training.run import train
 
     model = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from uncollapse.training.run_folder import write
+from uncollapse import files
 
 from .cell import Cell
 
@@ -61,12 +60,11 @@ class Store:
 
     def write(self, cell: Cell, record: Record, tables: Tables | None) -> Path:
         """Keep a cell, its tables first, so that a record never lacks them."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         if tables:
             write_tables(self.folder / f"{cell.name}.npz", tables)
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
         text = LIST.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
-        write(self.file(cell), text + "\n")
+        files.write(self.file(cell), text + "\n")
         return self.file(cell)
 
     def _read(self, file: Path) -> Record | None:
@@ -82,19 +80,14 @@ class Store:
 
 
 def write_tables(file: Path, tables: Tables) -> None:
-    """Tables as one compressed .npz, an array a column."""
+    """Write tables as one compressed .npz, one array per column."""
     arrays = {
         f"{name}.{column}": table[column].to_numpy(str if table[column].dtype.kind not in "ifb" else None)
         for name, table in tables.items()
         for column in table.columns
     }
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
+    with files.replacing(file) as new, new.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
 
 
 def read_tables(file: Path) -> dict[str, pd.DataFrame]:

@@ -1,4 +1,4 @@
-"""The residual by depth and its bounds, one panel a network."""
+"""The residual by depth and its bounds, one panel per network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pandas as pd
 
 from .figure_page import BLACK, BLUE, ORANGE, SKY, VERMILLION, Drawing, heading
 
-LOWEST = -60.0  # the smallest power of ten shown; curves run out of the panel there
+LOWEST = -60.0  # the smallest power of ten shown; curves are clipped below
 STYLES = [(BLACK, [1, 0]), (VERMILLION, [6, 4]), (BLUE, [1, 0]), (ORANGE, [6, 4]), (SKY, [1, 0])]
 
 

@@ -1,4 +1,4 @@
-"""Charts of the audit: a small one beside a claim, and one square a claim for the overview."""
+"""Charts of the audit: a small chart for a claim, and the overview with one square per claim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .figure_page import Drawing, heading
 from .formula import readable
 
 WIDTH, HEIGHT = 300, 150
-# in the order in which verdicts are shown: what the papers got right comes first
+# in display order: what the papers got right comes first
 COLOURS = {
     "holds": "#009E73",
     "holds under a condition": "#56B4E9",
@@ -23,7 +23,7 @@ COLOURS = {
     "pending": "#C3C8D2",
     "error": "#000000",
 }
-ROWS = 6  # squares above each other in the overview
+ROWS = 6  # squares per column of the overview
 
 
 def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
@@ -55,11 +55,11 @@ def _mark(plot: Mapping[str, Any], named: bool, points: int) -> Spec:
 
 
 def _encoding(plot: Mapping[str, Any], table: pd.DataFrame, named: bool) -> Spec:
-    """Values over numbers upwards; values over names to the right, where names have room."""
+    """Values on the y axis over numbers, or on the x axis over names, which need more room."""
     series = list(dict.fromkeys(table["series"]))
     several, long = len(series) > 1, max(map(len, series)) > 22
     legend = {"title": None, "orient": "bottom", "columns": 1 if long else 2, "labelLimit": 280}
-    told = (("series", "series"), ("x", plot["x"]), ("y", plot["y"]))
+    tooltips = (("series", "series"), ("x", plot["x"]), ("y", plot["y"]))
     value = _axis("y", plot["y"], plot["log_y"])
     encoding: Spec = {
         "color": {
@@ -69,7 +69,7 @@ def _encoding(plot: Mapping[str, Any], table: pd.DataFrame, named: bool) -> Spec
             "scale": {"domain": series},
             "legend": legend if several else None,
         },
-        "tooltip": [{"field": name, "title": readable(title) or "of"} for name, title in told],
+        "tooltip": [{"field": name, "title": readable(title) or "of"} for name, title in tooltips],
     }
     if named:
         names = {"field": "x", "type": "nominal", "sort": None, "title": None}
@@ -97,7 +97,7 @@ def _axis(field: str, title: str, logarithmic: bool) -> Spec:
 
 
 def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Drawing:
-    """One square a claim, papers below each other, verdicts beside each other; for paper and README."""
+    """One square per claim, grouped by verdict, with one row per paper."""
     panels = []
     for paper, name in names.items():
         own = [row for row in rows if row["paper"] == paper]
@@ -115,7 +115,9 @@ def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) 
     chart: Drawing = alt.vconcat(
         *panels,
         spacing=18,
-        title=heading(f"{len(rows)} statements of two papers, each with a computed verdict", "one square a statement"),
+        title=heading(
+            f"{len(rows)} statements of two papers, each with a computed verdict", "one square per statement"
+        ),
     ).configure_view(stroke=None)
     return chart
 

@@ -21,7 +21,7 @@ HEADINGS = {
 
 
 def escaped(text: str) -> str:
-    """Plain text for Markdown: nothing is read as markup but `names` in backticks.
+    """Plain text escaped for Markdown, except for code between backticks.
 
     >>> print(escaped("a_b * `c_d` | <e>"))
     a\\_b \\* `c_d` \\| &lt;e>
@@ -35,7 +35,7 @@ def _escape(text: str) -> str:
 
 
 def claims_markdown(record: Mapping[str, Any], root: str = "../") -> str:
-    """The page; `root` leads from it to the root of the repository."""
+    """The page; `root` is the relative path from it to the root of the repository."""
     rows, papers = record["claims"], record["papers"]
     lines = [
         "# The audit: a computed verdict for every statement",
@@ -70,7 +70,7 @@ def claims_markdown(record: Mapping[str, Any], root: str = "../") -> str:
 
 
 def count_table(record: Mapping[str, Any]) -> list[str]:
-    """How many statements of each paper have each verdict, as a Markdown table."""
+    """Number of statements by paper and verdict as a Markdown table."""
     rows, papers = record["claims"], record["papers"]
     there = [verdict for verdict in COLOURS if any(row["verdict"] == verdict for row in rows)]
     lines = ["| paper | statements | " + " | ".join(there) + " |", "| --- |" + " --- |" * (len(there) + 1)]

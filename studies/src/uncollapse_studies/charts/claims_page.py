@@ -1,10 +1,11 @@
-"""The page of the audit: an overview, filters, and one card a claim, from the record of `reproduce claims`."""
+"""The page of the audit: an overview, filters and one card per claim, from the record of `reproduce claims`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from uncollapse.report.chart import Chart
@@ -21,14 +22,14 @@ FALLS = "What the paper concludes from it does not stand."
 
 @dataclass(frozen=True)
 class Cards(Section):
-    """All claims as cards: by paper, then by verdict, then in the order of the paper."""
+    """One card per claim, sorted by paper, verdict and order in the paper."""
 
     rows: Sequence[Row] = ()
     papers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     link: Callable[[Mapping[str, Any]], str | None] = lambda check: None
 
     def html(self) -> str:
-        """The cards without their drawings."""
+        """The cards; the page's script draws the charts into them."""
         drawn = {chart.name: chart for chart in self.charts}
         parts = []
         for paper, about in self.papers.items():
@@ -49,7 +50,7 @@ class Cards(Section):
 
 
 def claims_page(record: Mapping[str, Any], link: Callable[[Mapping[str, Any]], str | None], source: str) -> str:
-    """The HTML of the audit; `link` gives the address of a check's code, or None."""
+    """The HTML of the audit; `link` returns the address of a check's code, or None."""
     rows = record["claims"]
     charts: list[Chart] = [claim_chart(row["id"], row["plot"]) for row in rows if row["plot"]]
     title = f"The audit: {len(rows)} statements of two papers, each with a computed verdict"
@@ -59,7 +60,8 @@ def claims_page(record: Mapping[str, Any], link: Callable[[Mapping[str, Any]], s
         [Cards("", charts, rows=rows, papers=record["papers"], link=link)],
         {},
         footer=source,
-        assets=("claims.css", "claims.js"),
+        styles=[_asset("claims.css")],
+        scripts=[_asset("claims.js")],
     )
     return body.replace("<body>", '<body class="verdicts">', 1)
 
@@ -135,7 +137,7 @@ def _plural(verdict: str) -> str:
 def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str | None]) -> str:
     figure = ""
     if chart:
-        caption = f"<figcaption>{escape(chart.aid)}</figcaption>" if chart.aid else ""
+        caption = f"<figcaption>{escape(chart.caption)}</figcaption>" if chart.caption else ""
         figure = f'<figure><div class="chart" id="{escape(chart.name)}"></div>{caption}</figure>'
     id, verdict = escape(row["id"]), escape(row["verdict"])
     conclusion = {None: "", True: STANDS, False: FALLS}[row["survives"]]
@@ -173,6 +175,10 @@ def _details(row: Row, link: Callable[[Mapping[str, Any]], str | None]) -> str:
         f"{formula_html(changed['says'])}, the verdict is: {escape(changed['verdict'])}.</p><p>Code: "
         f"{code}</p></details>"
     )
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _number(value: Any) -> str:

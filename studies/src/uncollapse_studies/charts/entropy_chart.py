@@ -9,7 +9,7 @@ from .figure_page import BLACK, BLUE, VERMILLION, Drawing, heading
 
 
 def entropy_bound_chart(table: pd.DataFrame) -> Drawing:
-    """`table` has T, form, nu, bound and log_T; one panel a length."""
+    """One panel per length; `table` has T, form, nu, bound and log_T."""
     forms = list(table["form"].unique())
     panels = []
     for tokens, own in table.groupby("T"):

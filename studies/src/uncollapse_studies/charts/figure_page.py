@@ -1,4 +1,4 @@
-"""The page of one figure: what it shows, the chart, how to read it, its main numbers. Needs no network."""
+"""The page of one figure: findings, chart, caption and main numbers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import altair as alt
 import pandas as pd
 
 from uncollapse.report.chart import Chart as FigureChart
-from uncollapse.report.depth_chart import COLOURS
 from uncollapse.report.page import Section, bullet_list, document, table_html
-from uncollapse.report.theme import config
+from uncollapse.report.theme import OKABE_ITO, config
 
 Drawing = alt.Chart | alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart
 
-VERMILLION, ORANGE, PINK, SKY, BLUE, GREEN = COLOURS  # Okabe and Ito's colours
+VERMILLION, ORANGE, PINK, SKY, BLUE, GREEN = OKABE_ITO
 BLACK = "#000000"
-SEAMLESS = 1.06  # cells of a map overlap a little, or the paper shows between them
+SEAMLESS = 1.06  # cells of a heat map overlap slightly, or gaps show between them
 
 
 def figure_page(
     title: str, sentences: Sequence[str], chart: Drawing, reading_aid: str, summary: pd.DataFrame, source: str
 ) -> str:
-    """The HTML of a figure; every text is escaped, and numbers stand as the table gives them."""
-    # Panels beside each other have no common width, which the pages' limit of titles asks for. The colours of a figure
-    # are for paper, so it stays light on a dark page.
-    paper = config("light")
-    paper["title"] = paper["title"] | {"limit": 1200}
-    drawing = FigureChart("figure", chart.to_dict() | {"config": paper}, reading_aid)
+    """The HTML of a figure; texts are escaped, and numbers are shown as in the table."""
+    # The title limit of pages is an expression in `width`, which panels lack. The colours of a figure are for print, so
+    # it stays light on a dark page.
+    theme = config("light")
+    theme["title"] = theme["title"] | {"limit": 1200}
+    drawing = FigureChart("figure", chart.to_dict() | {"config": theme}, reading_aid)
     return document(
         title,
         bullet_list(sentences),
@@ -39,5 +38,5 @@ def figure_page(
 
 
 def heading(text: str, subtitle: str) -> alt.TitleParams:
-    """A chart's title, with a line on how to read it."""
+    """Title and subtitle of a chart."""
     return alt.TitleParams(text, subtitle=subtitle, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)

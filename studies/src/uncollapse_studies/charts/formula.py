@@ -1,4 +1,4 @@
-"""Formulae that are written in plain letters, made readable: Greek letters, exponents, indices."""
+"""Formulae in plain text made readable: Greek letters, superscripts and subscripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOWERED = re.compile(rf"([{_LETTER}|])_(QK|VO|inf|[A-Za-z0-9])(?![A-Za-z0-9_])"
 
 
 def readable(text: str) -> str:
-    """Greek letters and signs in place of their names; code in backticks is left alone.
+    """Replace names by Greek letters and symbols, except in code between backticks.
 
     >>> readable("theta - 1 <= alpha' sqrt(d), see `theta_0`")
     'θ − 1 ≤ α′ √(d), see `theta_0`'
@@ -26,7 +26,7 @@ def readable(text: str) -> str:
 
 
 def formula_html(text: str) -> str:
-    """`readable` as HTML: everything escaped, exponents raised, indices lowered, code marked as such.
+    """`readable` as escaped HTML with superscripts, subscripts and code.
 
     >>> formula_html("W_QK^2 < `a<b`")
     'W<sub>QK</sub><sup>2</sup> &lt; <code>a&lt;b</code>'

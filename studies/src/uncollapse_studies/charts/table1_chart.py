@@ -1,16 +1,16 @@
-"""Residual ratios by depth: ours as solid lines with their spread, the printed columns dashed."""
+"""Residual ratios by depth: our values as solid lines with their spread, the printed ones dashed."""
 
 from __future__ import annotations
 
 import altair as alt
 import pandas as pd
 
-from uncollapse.report.depth_chart import COLOURS
+from uncollapse.report.chart import SMALLEST
+from uncollapse.report.theme import OKABE_ITO
 
 from .figure_page import BLACK, Drawing, heading
 from .trained_charts import GREY, decades, nested_widths
 
-LOWEST = 1e-17  # a logarithmic axis has no 0
 SOLID, DASHED = [1, 0], [6, 4]
 STEP = 0.5  # of the nested lines' widths: few of them coincide
 
@@ -18,12 +18,12 @@ STEP = 0.5  # of the nested lines' widths: few of them coincide
 def table1_chart(ours: pd.DataFrame, printed: pd.DataFrame, about: str) -> Drawing:
     """Both tables have network, depth and mean, ours also spread; `about` says which networks are shown.
 
-    Where the spread is as large as the mean, its band is cut at a tenth of the mean.
+    A band that would reach 0 is cut at a tenth of the mean.
     """
     names, columns = list(ours["network"].unique()), list(printed["network"].unique())
     low = (ours["mean"] - ours["spread"]).clip(lower=ours["mean"] / 10)
     both = pd.concat([ours.assign(low=low, high=ours["mean"] + ours["spread"]), printed])
-    both = both.assign(**{name: both[name].clip(lower=LOWEST) for name in ("mean", "low", "high")})
+    both = both.assign(**{name: both[name].clip(lower=SMALLEST) for name in ("mean", "low", "high")})
     colour, width, dash = _looks(names, columns)
     base = alt.Chart(both).encode(x=alt.X("depth:O", title="layers", axis=alt.Axis(labelAngle=0)), color=colour)
     lines = base.mark_line(opacity=1, strokeJoin="round").encode(
@@ -40,7 +40,7 @@ def table1_chart(ours: pd.DataFrame, printed: pd.DataFrame, about: str) -> Drawi
 
 
 def _ratio(both: pd.DataFrame) -> alt.Y:
-    """A logarithmic axis with a tick a decade, which ends above the largest value."""
+    """A logarithmic axis with one tick per decade that ends above the largest value."""
     top = 1.2 * float(both[["mean", "high"]].max(axis=None))
     ticks = [tick for tick in decades(float(both["mean"].min()), top, most=18) if tick < top]
     scale = alt.Scale(type="log", domain=[ticks[0], top], nice=False)
@@ -48,10 +48,10 @@ def _ratio(both: pd.DataFrame) -> alt.Y:
 
 
 def _looks(names: list[str], columns: list[str]) -> tuple[alt.Color, alt.StrokeWidth, alt.StrokeDash]:
-    """Colour, width and dashes of a network's line, in one legend: ours nested and solid, the printed ones dashed."""
+    """Colour, width and dash of each line in one legend: our lines nested and solid, the printed ones dashed."""
     domain = [*names, *columns]
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolOpacity=1, labelLimit=300)
-    colours = alt.Scale(domain=domain, range=[*COLOURS[: len(names)], GREY, BLACK])
+    colours = alt.Scale(domain=domain, range=[*OKABE_ITO[: len(names)], GREY, BLACK])
     widths = alt.Scale(type="ordinal", domain=domain, range=[*nested_widths(len(names), STEP), *(2.2 for _ in columns)])
     dashes = alt.Scale(domain=domain, range=[*(SOLID for _ in names), *(DASHED for _ in columns)])
     return (

@@ -1,4 +1,4 @@
-"""Charts of trained networks: final numbers and curves by method, a number along a setting, maps of propagation."""
+"""Charts of trained networks: final values and curves by method, a value against a setting, maps of propagation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Literal
 import altair as alt
 import pandas as pd
 
-from uncollapse.report.depth_chart import COLOURS
+from uncollapse.report.theme import OKABE_ITO
 
 from .figure_page import BLACK, SEAMLESS, Drawing, heading
 
-PALETTE = [*COLOURS, BLACK, "#999999"]
+PALETTE = [*OKABE_ITO, BLACK, "#999999"]
 GREY = "#777777"
 THINNEST, STEP = 1.5, 0.75  # widths of nested lines in pixels
 LOGARITHMIC = ("qk_scale",)  # panels with a logarithmic axis
-TARGETS = {"qk_trace": 1.0}  # panels with a thin rule, and where: LocAteR draws the trace to 1
+TARGETS = {"qk_trace": 1.0}  # panels with a thin rule at this value; LocAteR pulls the trace towards 1
 CLOSER = ("perplexity",)  # panels that are drawn a second time, magnified
-LATE = 0.6  # share of the updates from which on
+LATE = 0.6  # share of the updates at which the magnified panel starts
 PER_ROW = 3
 BUDGET = "the same budget and rate for all"
 
 
 def nested_widths(count: int, step: float = STEP) -> list[float]:
-    """Widths of lines, thick to thin in the order they are drawn: of lines that coincide each shows beside the next.
+    """Line widths from thick to thin in drawing order, so that lines that coincide all stay visible.
 
     >>> nested_widths(3)
     [3.0, 2.25, 1.5]
@@ -34,7 +34,7 @@ def nested_widths(count: int, step: float = STEP) -> list[float]:
 
 
 def decades(low: float, high: float, most: int = 8) -> list[float]:
-    """Powers of ten from below `low` to above `high` for the ticks of a logarithmic axis; `most` so many of them.
+    """At most `most` powers of ten from below `low` to above `high`, as ticks of a logarithmic axis.
 
     >>> decades(0.02, 30)
     [0.01, 0.1, 1.0, 10.0, 100.0]
@@ -61,7 +61,7 @@ def _width(names: Sequence[str]) -> alt.StrokeWidth:
 
 
 def _nested_lines(curves: pd.DataFrame, names: Sequence[str], y: alt.Y, ticks: int) -> alt.LayerChart:
-    """Means of seeds over updates as nested lines, the first label behind, with a band from lowest to highest seed."""
+    """Mean over the seeds as nested lines, the first label at the back, with a band from lowest to highest seed."""
     table = curves.groupby(["label", "step"], as_index=False)["value"].agg(["mean", "min", "max"])
     table = table.sort_values(["label", "step"], key=lambda c: c.map(list(names).index) if c.name == "label" else c)
     x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=ticks), scale=alt.Scale(zero=False, nice=False))
@@ -77,14 +77,14 @@ def _nested_lines(curves: pd.DataFrame, names: Sequence[str], y: alt.Y, ticks: i
 
 
 def _seeds(curves: pd.DataFrame) -> str:
-    """What lines and bands are."""
+    """What lines and bands show."""
     return "one seed" if curves["seed"].nunique() < 2 else "lines: means of seeds; bands: lowest to highest seed"
 
 
 def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str], title: str, measure: str) -> Drawing:
-    """Final numbers (label, seed, value), a dot a seed, beside curves (label, seed, step, value).
+    """Final values (label, seed, value) with one dot per seed, next to curves (label, seed, step, value).
 
-    With one evaluation only there are no curves, and the final numbers stand alone.
+    The curves are left out if there was a single evaluation.
     """
     base = alt.Chart(final).encode(
         y=alt.Y("label:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=200)), color=_colour(names, False)
@@ -95,9 +95,9 @@ def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str]
     )
     means = base.mark_tick(thickness=2.5, size=20).encode(x=alt.X("mean(value):Q", title=measure))
     height = max(150, 28 * len(names) + 10)
-    strip = (means + dots).properties(width=300, height=height, title="at the end: a dot a seed")
+    strip = (means + dots).properties(width=300, height=height, title="at the end: one dot per seed")
     if curves["step"].nunique() < 2:
-        subtitle = f"{BUDGET}; a dot a seed; the axis does not start at 0"
+        subtitle = f"{BUDGET}; one dot per seed; the axis does not start at 0"
         alone: Drawing = strip.properties(width=460, title=heading(title, subtitle))
         return alone
     scale = alt.Scale(zero=False, nice=False, padding=6, type=_scale(curves, measure))
@@ -121,9 +121,9 @@ def along_chart(
     rules: Mapping[str, float] | None = None,
     rule_says: str = "",
 ) -> Drawing:
-    """A number (value) along a setting (at), a line a label: a panel for ours and one for what is printed (source).
+    """A value against a setting (`at`), one line per label, with one panel for our values and one for the printed ones.
 
-    `rules` has by source a value that gets a dashed horizontal rule, and `rule_says` what it stands for.
+    `rules` has the position of a dashed horizontal rule by source, and `rule_says` what it means.
     """
     panels = []
     for source, words in {"ours": "ours", "printed": "as printed"}.items():
@@ -147,9 +147,9 @@ def along_chart(
 
 
 def panels_chart(curves: pd.DataFrame, names: Sequence[str], titles: Mapping[str, str], title: str) -> Drawing:
-    """A panel a quantity over updates; `curves` has label, seed, quantity, step and value, `titles` the panels.
+    """One panel per quantity; `curves` has label, seed, quantity, step and value, `titles` has the panels.
 
-    Values of 0 are left out of a logarithmic panel. Quantities of CLOSER have a second panel, of the last updates.
+    Values of 0 are left out of a logarithmic panel. Quantities in CLOSER have a second panel for the last updates.
     """
     panels = []
     for quantity, words in titles.items():
@@ -180,7 +180,7 @@ def _quantity(own: pd.DataFrame, names: Sequence[str], quantity: str, words: str
 
 
 def propagation_chart(rho: pd.DataFrame, names: Sequence[str], bins: int, title: str) -> Drawing:
-    """Maps of rho by update and position, one a label; `rho` has label, step, position (lower end of a bin), rho."""
+    """One map of rho per label, by update and position; `rho` has label, step, position (lower edge of a bin), rho."""
     panels = []
     for name in names:
         own = rho[rho["label"] == name]

@@ -1,4 +1,4 @@
-"""Violins by layer, a panel a method: histograms of several networks side by side."""
+"""Violins by layer, one panel per method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uncollapse.report.violin import HALF, outlines, statistics
 from .figure_page import BLUE, GREEN, Drawing, heading
 
 PER_ROW = 2
-ROOM = 0.02  # of the axis above the largest value
+ROOM = 0.02  # space above the largest value, as a share of the axis
 
 
 def violin_panels(
@@ -23,9 +23,9 @@ def violin_panels(
     unit: str,
     most: float | None = None,
 ) -> Drawing:
-    """Histograms (layer, low, count) by name; `width` is that of a bin, `coarser` of them are drawn as one.
+    """Draw histograms (layer, low, count) by name; bins have `width`, and `coarser` of them are merged into one.
 
-    No violin leaves the bins that are filled, nor goes beyond `most`, the largest value possible, if that is known.
+    A violin ends at the outermost filled bins, and at `most`, the largest possible value, if it is given.
     The axis starts at 0 where no value is negative.
     """
     lows = pd.concat([table["low"] for table in histograms.values()])
@@ -41,7 +41,7 @@ def violin_panels(
 
 
 def _shapes(table: pd.DataFrame, width: float, coarser: int, top: float) -> pd.DataFrame:
-    """Outlines (layer, value, left, right) that end where the filled bins of their layer do, at most at `top`."""
+    """Outlines (layer, value, left, right), cut at the outermost filled bins of the layer and at `top`."""
     shapes = outlines(table, ["layer"], width, coarser)
     edges = table.groupby("layer")["low"].agg(["min", "max"]).loc[shapes["layer"]].reset_index(drop=True)
     value = shapes["value"].clip(edges["min"], (edges["max"] + width).clip(upper=top))

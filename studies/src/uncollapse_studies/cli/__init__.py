@@ -1,1 +1,1 @@
-"""The command `uncollapse reproduce`."""
+"""The command `uncollapse reproduce`, one file for each of its commands."""

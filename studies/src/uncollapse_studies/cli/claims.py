@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uncollapse.cli.command import UserError
+from uncollapse.cli.command import Command, UserError, nearest, option
 from uncollapse.cli.output import output_folder
+from uncollapse.cli.text_table import text_table
+
+from .. import locations
+from .output_files import DrawingOptions, circumstances, save_pictures, versions_text
 
 if TYPE_CHECKING:
     from ..audit.claim import Claim
-    from .reproduce import Settings
 
 COLUMNS = (
     "id",
@@ -35,51 +38,59 @@ COLUMNS = (
 )
 
 
-def run_claims(settings: Settings) -> int:
-    """Check the claims and write them; 0 whatever the verdicts, 1 if a check crashed."""
+@dataclass(frozen=True, kw_only=True)
+class ClaimsOptions(DrawingOptions):
+    """Options of `uncollapse reproduce claims`."""
+
+    out: Path = option(Path("claims"), "folder for claims.json, .csv, .md and .html")
+    only: str | None = option(None, "check the claim with this id, or all whose ids begin with it")
+    cells: Path | None = option(None, "folder with the results of trained networks (default: the committed ones)")
+
+
+def run(settings: ClaimsOptions) -> int:
+    """Check the claims and write the verdicts; 0 whatever they are, 1 if a check crashed."""
     from ..audit.claim import ERROR, AuditRun
     from ..audit.registry import claims
 
     chosen = _chosen(claims(), settings.only)
-    out = settings.out or Path("claims")
-    with output_folder(out, settings.force) as folder:  # refuses before any work is done
+    if settings.cells is not None and not settings.cells.is_dir():
+        raise UserError(f"there is no folder {settings.cells}; give one with results of trained networks with --cells.")
+    with output_folder(settings.out, settings.force) as folder:  # refuses before any work is done
         from tqdm import tqdm
 
         from ..audit.audit import PAPERS, audit, counts
-        from .reproduce import circumstances
 
-        run = AuditRun(size="smallest" if settings.quick else "full", cells=settings.cells)
+        run = AuditRun(size="smallest" if settings.quick else "full", cells=settings.cells or locations.cells())
         started = time.perf_counter()
         with tqdm(total=len(chosen), desc="claims", disable=not sys.stderr.isatty(), leave=False) as bar:
             rows = audit(chosen, run, bar.update)
         about = circumstances(settings, {"seed": run.seed}, time.perf_counter() - started)
         record = {**about, "papers": PAPERS, "counts": counts(rows), "claims": rows}
-        _write(record, folder, out, settings)
+        _write(record, folder, settings)
         written = sorted(file.name for file in folder.iterdir())
     print(_table(rows, record["counts"]))
-    print(f"\n{out}: {', '.join(written)}")
+    print(f"\n{settings.out}: {', '.join(written)}")
     crashed = [row["id"] for row in rows if row["verdict"] == ERROR]
     if crashed:
         print(
-            f"uncollapse reproduce: {len(crashed)} checks crashed, which is a bug: {', '.join(crashed)}.",
+            f"uncollapse reproduce claims: {len(crashed)} checks crashed, which is a bug: {', '.join(crashed)}.",
             file=sys.stderr,
         )
     return 1 if crashed else 0
 
 
 def _chosen(every: Mapping[str, Claim], only: str | None) -> list[Claim]:
-    """The claims that --only names: one by its id, or all that begin like it."""
+    """The claims that --only names: one by its id, or all whose ids begin with it."""
     if only is None or only in every:
         return list(every.values()) if only is None else [every[only]]
     chosen = [claim for id, claim in every.items() if id.startswith(only)]
     if not chosen:
-        near = difflib.get_close_matches(only, every, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}?" if near else "see docs/claims.md for all of them."
+        hint = nearest(only, every, "see docs/claims.md for all of them.", cutoff=0.3)
         raise UserError(f"there is no claim {only!r}; {hint}")
     return chosen
 
 
-def _write(record: Mapping[str, Any], folder: Path, out: Path, settings: Settings) -> None:
+def _write(record: Mapping[str, Any], folder: Path, settings: ClaimsOptions) -> None:
     from ..charts.claims_chart import overview_chart
     from ..charts.claims_markdown import claims_markdown
     from ..charts.claims_page import claims_page
@@ -90,14 +101,16 @@ def _write(record: Mapping[str, Any], folder: Path, out: Path, settings: Setting
         table = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
         table.writerows(record["claims"])
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    source = f"uncollapse reproduce claims, seed {record['settings']['seed']}, {record['seconds']:.0f} s; {versions}."
-    (folder / "claims.html").write_text(claims_page(record, code_link(out), source), encoding="utf-8")
+    source = (
+        f"uncollapse reproduce claims, seed {record['settings']['seed']}, {record['seconds']:.0f} s; "
+        f"{versions_text(record)}."
+    )
+    (folder / "claims.html").write_text(
+        claims_page(record, code_link(settings.out, repository()), source), encoding="utf-8"
+    )
     names = {paper: about["authors"] for paper, about in record["papers"].items()}
-    for wanted, suffix in ((settings.png, "png"), (settings.svg, "svg")):
-        if wanted:
-            chart = overview_chart(record["claims"], names)
-            chart.save(folder / f"claims.{suffix}", scale_factor=2 if suffix == "png" else 1)
+    if settings.png or settings.svg:
+        save_pictures(overview_chart(record["claims"], names), folder / "claims", settings)
 
 
 def repository() -> str | None:
@@ -112,25 +125,31 @@ def repository() -> str | None:
     )
 
 
-def code_link(out: Path) -> Callable[[Mapping[str, Any]], str | None]:
-    """From a check's file and line to an address: in the repository if it is known, else a relative path."""
-    base, root = repository(), Path(__file__).resolve().parents[4]
+def code_link(out: Path, base: str | None) -> Callable[[Mapping[str, Any]], str | None]:
+    """From a check's file and line to an address: in the repository at `base`, else as a path from `out`."""
 
     def link(check: Mapping[str, Any]) -> str | None:
         if base:
             return f"{base}/blob/main/{check['file']}#L{check['line']}"
-        file = root / check["file"]
+        file = locations.source_file(Path(check["file"]))
         return Path(os.path.relpath(file, out.resolve())).as_posix() if file.is_file() else None
 
     return link
 
 
 def _table(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int]) -> str:
-    """Counts by verdict, then one line a claim."""
-    wide = max(len(verdict) for verdict in counts)
-    ids = max(len(row["id"]) for row in rows)
-    lines = [f"{len(rows)} statements", *(f"  {number:>4}  {verdict}" for verdict, number in counts.items()), ""]
-    order = {verdict: place for place, verdict in enumerate(counts)}
-    for row in sorted(rows, key=lambda row: (row["paper"], order[row["verdict"]])):
-        lines.append(f"{row['verdict']:<{wide}}  {row['id']:<{ids}}  {row['place']}")
-    return "\n".join(lines)
+    """Counts by verdict, then one line for each claim."""
+    totals = "\n".join(f"  {number:>4}  {verdict}" for verdict, number in counts.items())
+    order = {verdict: position for position, verdict in enumerate(counts)}
+    found = sorted(rows, key=lambda row: (row["paper"], order[row["verdict"]]))
+    listed = text_table([(row["verdict"], row["id"], row["place"]) for row in found])
+    return f"{len(rows)} statements\n{totals}\n\n{listed}"
+
+
+COMMAND = Command(
+    name="reproduce claims",
+    summary="Check every statement of the two papers, and write the verdicts with their evidence.",
+    example="uncollapse reproduce claims --only localization-eq7 --out my-claims",
+    options=ClaimsOptions,
+    run=run,
+)

@@ -55,7 +55,12 @@ def bounds_table(setting: BoundsSetting, tick: Callable[[], object]) -> pd.DataF
             for seed in range(setting.seeds):
                 torch.manual_seed(seed)
                 network = AttentionOnly(
-                    setting.depth, setting.width, setting.heads, alpha, alpha_hidden, init=setting.init
+                    setting.depth,
+                    setting.width,
+                    setting.heads,
+                    alpha=alpha,
+                    alpha_hidden=alpha_hidden,
+                    init=setting.init,
                 ).double()
                 x = setting.token_size * torch.randn(1, setting.tokens, setting.width, dtype=torch.float64)
                 for layer in residual_bounds(network, x):

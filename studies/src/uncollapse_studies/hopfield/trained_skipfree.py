@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from uncollapse.statistics import SMALLEST
-
 from ..artefact import OUT_OF_REACH, PENDING, ArtefactCells
 from ..cells.hopfield import DEPTHS, OURS, PLAIN
 from ..figure import Result
 from ..printed import SKIP_FREE
-from ..trained import against, agreement, beside, in_all, means, scaled_down, settings
+from ..trained import SMALLEST, against, agreement, beside, in_all, means, scaled_down, settings
 
 NUMBER = "accuracy"
-GUESSING, MORE = 10.0, SMALLEST[NUMBER]  # % of ten classes, and how much above it counts
+CHANCE = 10.0 + SMALLEST[NUMBER]  # accuracy of ten classes below which a network guesses
 
 
 def result(found_cells: ArtefactCells) -> Result:
@@ -45,10 +43,11 @@ def _verdict(found_cells: ArtefactCells) -> tuple[str, list[str]]:
         return PENDING, []
     found = found_cells.numbers(NUMBER)
     both = [d for d in DEPTHS[found_cells.cells[0].budget] if {f"{PLAIN}-depth-{d}", f"{OURS}-depth-{d}"} <= set(found)]
-    gaps = {d: against(found_cells, NUMBER, f"{PLAIN}-depth-{d}", f"{OURS}-depth-{d}") for d in both}
+    pairs = {d: (f"{PLAIN}-depth-{d}", f"{OURS}-depth-{d}") for d in both}
+    gaps = {d: against(found_cells, NUMBER, plain, [ours])[ours] for d, (plain, ours) in pairs.items()}
     level = means(found_cells, NUMBER)
-    chance = [d for d in both if max(level[f"{name}-depth-{d}"] for name in (PLAIN, OURS)) < GUESSING + MORE]
-    verdicts = [agreement(gaps[d].sign, 1) for d in both if d not in chance]
+    chance = [d for d in both if max(level[name] for name in pairs[d]) < CHANCE]
+    verdicts = [agreement(gaps[d], 1, SMALLEST[NUMBER]) for d in both if d not in chance]
     verdict = in_all(verdicts, "depths") if verdicts else OUT_OF_REACH
     sentences = [
         "Claim: without residual connections, inherited scores with the alpha-skip train better at every depth up to 8 "

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
-from uncollapse.metrics.similarity import ALIGNED
-from uncollapse.statistics import FEWEST
+from uncollapse.diagnosis.attention_statistics import ENTROPY_WIDTH
+from uncollapse.metrics.similarity import ALIGNED, COSINE_WIDTH
 from uncollapse.training.recipe import Recipe
 
-from ..artefact import NO_CLAIM, NOT_SEEN, OUT_OF_REACH, TREND, ArtefactCells
+from ..artefact import NO_CLAIM, NOT_SEEN, OUT_OF_REACH, TREND, UNDECIDED, ArtefactCells
 from ..cells.hopfield import OURS, PLAIN
 from ..figure import Result
 from ..printed import MODES
-from ..trained import against, agreement, beside, better, means, scaled_down, settings
+from ..trained import against, agreement, beside, better, means, scaled_down, settings, smallest_that_counts
 from .violins import GROUP
 
 ALIKE = 0.25  # nats: entropies closer than that count as unchanged
@@ -39,18 +39,18 @@ def histograms(
 
 def similarity(found_cells: ArtefactCells) -> Result:
     """Cosines of token pairs (appendix H)."""
-    from uncollapse.report.similarity_violins import COARSER, WIDTH
+    from uncollapse.report.similarity_violins import COARSER
 
     verdict, sentences = _aligned(found_cells)
     shapes = histograms(found_cells, "cosine", lambda table: table[table["kind"] == "raw"])
-    return _result(found_cells, "cosine_aligned", verdict, sentences, shapes, (WIDTH, COARSER), "cosine")
+    return _result(found_cells, "cosine_aligned", verdict, sentences, shapes, (COSINE_WIDTH, COARSER), "cosine")
 
 
 def _aligned(found_cells: ArtefactCells) -> tuple[str, list[str]]:
     """Whether the group of aligned tokens disappears, if there is one."""
     if not {PLAIN, OURS} <= set(found_cells.numbers("cosine_aligned")):
         return found_cells.lacking(), []
-    share, gap = means(found_cells, "cosine_aligned"), against(found_cells, "cosine_aligned", PLAIN, OURS)
+    share, gap = means(found_cells, "cosine_aligned"), against(found_cells, "cosine_aligned", PLAIN)[OURS]
     claim = "Claim (appendix H): the group of perfectly aligned tokens disappears with inherited scores. Here"
     counted = (
         f"{share[PLAIN]:.1%} of the pairs have a cosine above {ALIGNED:g} with self-attention, {share[OURS]:.1%} with "
@@ -60,9 +60,9 @@ def _aligned(found_cells: ArtefactCells) -> tuple[str, list[str]]:
         verdict = OUT_OF_REACH
         told = f"{claim} {counted}: self-attention has hardly such a group to lose (less than {GROUP:.0%}), {verdict}."
     else:
-        verdict = agreement(gap.sign, -1)
+        verdict = agreement(gap, -1, smallest_that_counts("cosine_aligned", share[PLAIN]))
         gone = f"{'less' if share[OURS] < GONE * share[PLAIN] else 'not less'} than {GONE:g} of it"
-        told = f"{claim} {counted}, {gone}: {verdict}."
+        told = f"{claim} {counted}, {gone}; the difference of the shares is {gap}: {verdict}."
     return verdict, [told, *_modes(found_cells)]
 
 
@@ -85,13 +85,11 @@ def _values(values: Iterable[float]) -> str:
 
 def entropy(found_cells: ArtefactCells) -> Result:
     """Entropies of attention rows (appendix I)."""
-    from uncollapse.report.entropy_violins import WIDTH
-
     verdict, sentences = _unchanged(found_cells)
     shapes = histograms(found_cells, "entropy", lambda table: table)
-    sentences += _by_layer(shapes, WIDTH)
+    sentences += _by_layer(shapes, ENTROPY_WIDTH)
     most = math.log(keys(found_cells.cells[0].resolved()))
-    return _result(found_cells, "entropy_mean", verdict, sentences, shapes, (WIDTH, 1), "entropy in nats", most)
+    return _result(found_cells, "entropy_mean", verdict, sentences, shapes, (ENTROPY_WIDTH, 1), "entropy in nats", most)
 
 
 def keys(recipe: Recipe) -> int:
@@ -103,15 +101,14 @@ def _unchanged(found_cells: ArtefactCells) -> tuple[str, list[str]]:
     """Whether inherited scores leave the entropy as it is; the paper shows it of ViT alone."""
     if not {PLAIN, OURS} <= set(found_cells.numbers("entropy_mean")):
         return found_cells.lacking(), []
-    gap = against(found_cells, "entropy_mean", PLAIN, OURS)
+    gap = against(found_cells, "entropy_mean", PLAIN)[OURS]
     if "vit" not in found_cells.artefact.id:
         return NO_CLAIM, [
             f"The paper shows entropies of ViT only (appendix I: they do not change); of GPT this is our addition. "
             f"With inherited scores the mean changes by {gap} nats: {better('entropy_mean', gap)}."
         ]
-    low, high = (gap.low, gap.high) if gap.seeds >= FEWEST else (gap.gap, gap.gap)
-    inside, outside = low > -ALIKE and high < ALIKE, low > ALIKE or high < -ALIKE
-    verdict = TREND if inside else NOT_SEEN if outside else OUT_OF_REACH
+    inside, outside = gap.low > -ALIKE and gap.high < ALIKE, gap.low > ALIKE or gap.high < -ALIKE
+    verdict = TREND if inside else NOT_SEEN if outside else UNDECIDED
     return verdict, [
         "Claim (appendix I): attention entropy is small in some layers, and inherited scores do not change that. Here "
         f"the mean changes by {gap} nats (within {ALIKE:g}, interval included, counts as unchanged): {verdict}."

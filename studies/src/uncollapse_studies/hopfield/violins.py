@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 
 from uncollapse.diagnosis import Diagnosis, diagnose
+from uncollapse.diagnosis.attention_statistics import ENTROPY_WIDTH
+from uncollapse.metrics.similarity import COSINE_WIDTH
 
 from ..artefact import NOT_SEEN, OUT_OF_REACH, TREND
 from ..figure import Result, Size
@@ -41,7 +43,7 @@ def _random() -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
 
 def similarity(size: Size, tick: Callable[[], object]) -> Result:
     """Cosines of token pairs by layer (as appendix Figures 4 to 12, left)."""
-    from uncollapse.report.similarity_violins import COARSER, WIDTH
+    from uncollapse.report.similarity_violins import COARSER
 
     reports = diagnoses(size, tick)
     table = _layers(reports, COLUMNS)
@@ -61,13 +63,11 @@ def similarity(size: Size, tick: Callable[[], object]) -> Result:
     shapes = {name: r.histograms["cosine"].query("kind == 'raw'") for name, r in reports.items()}
     verdict = TREND if grouped == len(reports) else NOT_SEEN if not grouped else f"{TREND} in {grouped} models"
     words = ("Cosines of token pairs in trained models, by layer", "cosine")
-    return _result(table, shapes, sentences, (WIDTH, COARSER), words, size, verdict)
+    return _result(table, shapes, sentences, (COSINE_WIDTH, COARSER), words, size, verdict)
 
 
 def entropy(size: Size, tick: Callable[[], object]) -> Result:
     """Entropies of attention rows by layer (as appendix Figures 13 to 20)."""
-    from uncollapse.report.entropy_violins import WIDTH
-
     reports = diagnoses(size, tick)
     table = _layers(reports, [name for name in ENTROPIES if all(name in r.layers for r in reports.values())])
     sentences = []
@@ -82,7 +82,7 @@ def entropy(size: Size, tick: Callable[[], object]) -> Result:
         for name, r in reports.items()
     }
     words = ("Entropies of attention rows in trained models, by layer", "entropy in nats")
-    return _result(table, shapes, sentences, (WIDTH, 1), words, size, OUT_OF_REACH)
+    return _result(table, shapes, sentences, (ENTROPY_WIDTH, 1), words, size, OUT_OF_REACH)
 
 
 def _layers(reports: Mapping[str, Diagnosis], columns: list[str]) -> pd.DataFrame:

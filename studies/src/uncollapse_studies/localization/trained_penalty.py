@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from uncollapse.statistics import Estimate
+
 from ..artefact import ArtefactCells
 from ..cells.localization import KAPPA_MEANS, PLAIN, ZERO
 from ..figure import Result
-from ..trained import against, agreement, beside, better, in_all, means, scaled_down, settings
+from ..trained import against, agreement, beside, better, in_all, means, scaled_down, settings, smallest_that_counts
 
 STRONGEST = f"kappa-mean-{KAPPA_MEANS[-1]:g}"
 SCALE_ONLY = "kappa-mean-0"
@@ -61,11 +63,13 @@ def _verdict(found_cells: ArtefactCells) -> tuple[str, list[str]]:
         return found_cells.lacking(), []
     verdicts, told, whole, level = [], [], [], {number: means(found_cells, number) for number in CLAIMS}
     for number, (what, does, expected) in CLAIMS.items():
-        verdicts.append(agreement(against(found_cells, number, SCALE_ONLY, STRONGEST).sign, expected))
+        gap = against(found_cells, number, SCALE_ONLY, [STRONGEST])[STRONGEST]
+        verdicts.append(agreement(gap, expected, smallest_that_counts(number, level[number][SCALE_ONLY])))
         told.append(
-            f"the {what} {does}: from {level[number][SCALE_ONLY]:.4g} to {level[number][STRONGEST]:.4g}, {verdicts[-1]}"
+            f"the {what} {does}: from {level[number][SCALE_ONLY]:.4g} to {level[number][STRONGEST]:.4g}, "
+            f"a difference of {gap}, {verdicts[-1]}"
         )
-        how = better(number, against(found_cells, number, PLAIN, STRONGEST))
+        how = better(number, against(found_cells, number, PLAIN)[STRONGEST])
         whole.append(f"{what} {level[number][STRONGEST]:.4g} against {level[number][PLAIN]:.4g}, {how}")
     return in_all(verdicts), [
         f"Claim (the caption, which prints curves and no numbers): with kappa_2 from 0 to 1 at kappa_1 = 100, "
@@ -83,15 +87,15 @@ def _more_than_zero(found_cells: ArtefactCells) -> list[str]:
         return []
     share = scale[STRONGEST] / scale[PLAIN]
     level, alone = entropy[STRONGEST], bare[STRONGEST]
-    higher = against(found_cells, "entropy_mean", PLAIN, STRONGEST).sign
+    entropy_gap = against(found_cells, "entropy_mean", PLAIN)[STRONGEST]
     sentences = [
         f"Is the higher entropy more than W_QK going to 0? With kappa_2 = 1 the scale tr W'W is {share:.1e} of that "
         f"without penalty, and the entropy {level:.3f} of the largest possible (uniform attention has 1); with the "
         f"query biases set to 0 it is {alone:.4f}, and without penalty {bare[PLAIN]:.3f}: "
-        f"{_answer(higher, share, level, alone)}."
+        f"{_answer(entropy_gap, share, level, alone)}."
     ]
     if {ZERO, STRONGEST} <= set(perplexity) and ZERO in entropy:
-        gap = against(found_cells, "perplexity", ZERO, STRONGEST)
+        gap = against(found_cells, "perplexity", ZERO, [STRONGEST])[STRONGEST]
         sentences.append(
             f"A control whose kappa_1 is 1e6 has a perplexity of {perplexity[ZERO]:.4g}; LocAteR's is "
             f"{perplexity[STRONGEST]:.4g}, {better('perplexity', gap)}. So strong a penalty holds back the weights "
@@ -100,8 +104,10 @@ def _more_than_zero(found_cells: ArtefactCells) -> list[str]:
     return sentences
 
 
-def _answer(higher: int, share: float, level: float, alone: float) -> str:
-    if higher <= 0:
+def _answer(gap: Estimate, share: float, level: float, alone: float) -> str:
+    if gap.verdict == "undecided":
+        return "whether the entropy is higher at all is undecided"
+    if gap.verdict == "lower":
         return "there is no higher entropy to explain"
     if alone <= NEARLY:
         return "yes, W_QK still shapes attention" + (", small as it is" if share < VANISHED else "")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from uncollapse.statistics import difference, level
+from uncollapse.statistics import FEWEST, differences, summarise
 
-from ..artefact import NOT_SEEN, TREND, ArtefactCells
+from ..artefact import NOT_SEEN, TREND, UNDECIDED, ArtefactCells
 from ..cells.localization import PLAIN
 from ..cells.measured import throughout
 from ..figure import Result
-from ..trained import agreement, beside, in_all, means, scaled_down, settings
+from ..trained import agreement, beside, in_all, means, scaled_down, settings, smallest_that_counts
 from .trained_penalty import STRONGEST
 
 NUMBER = "localisation"
@@ -51,8 +51,11 @@ def _verdict(found_cells: ArtefactCells) -> tuple[str, list[str]]:
     found = over_training(found_cells)
     if not {PLAIN, STRONGEST} <= set(found):
         return found_cells.lacking(), []
-    gap, plain = difference(NUMBER, found[PLAIN], found[STRONGEST]), level(found[PLAIN])
-    stripes, uniform = agreement(gap.sign, 1), TREND if plain.high < UNIFORM else NOT_SEEN
+    others = {label: summarise(values) for label, values in found.items()}
+    base = others.pop(PLAIN)
+    gap, plain = differences(base, others)[STRONGEST], base.estimate()
+    stripes = agreement(gap, 1, smallest_that_counts(NUMBER, plain.value))
+    uniform = TREND if plain.high < UNIFORM else NOT_SEEN if plain.low > UNIFORM else UNDECIDED
     last = means(found_cells, NUMBER)
     told = "; ".join(
         f"{label} {np.mean(values):.3f} on the mean over training, {last[label]:.3f} at its end"
@@ -63,7 +66,7 @@ def _verdict(found_cells: ArtefactCells) -> tuple[str, list[str]]:
         "Claim: with LocAteR a few tokens propagate more than the others (stripes); without it propagation is uniform "
         f"at each time. Localisation of rho (0: all keys alike, 1: one key): {told}.",
         f"Stripes with LocAteR: {gap} against no penalty, {stripes}. Uniform without it (below {UNIFORM:g}): "
-        f"{plain.gap:.3f}{f' ({plain.low:.3f} to {plain.high:.3f})' if plain.seeds > 1 else ''}, {uniform}.",
+        f"{plain.value:.3f}{f' ({plain.low:.3f} to {plain.high:.3f})' if plain.seeds >= FEWEST else ''}, {uniform}.",
     ]
 
 

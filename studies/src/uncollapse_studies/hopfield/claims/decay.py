@@ -36,7 +36,7 @@ def _network(
 ) -> tuple[AttentionOnly, Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
-        network = AttentionOnly(depth, 32, 2, alpha, alpha_hidden, init=init).double()
+        network = AttentionOnly(depth, 32, 2, alpha=alpha, alpha_hidden=alpha_hidden, init=init).double()
         return network, size * torch.randn(1, 16, 32, dtype=torch.float64)
 
 
@@ -177,7 +177,7 @@ def _table(size: Size, seed: int) -> pd.DataFrame:
     ids = torch.randint(0, 1000, (1, 64 if size == "full" else 12), generator=torch.Generator().manual_seed(seed))
     wanted = [cell for cell in VARIANTS if cell.name in (SELF_ATTENTION, HIDDEN_ONLY, SKIP_ONLY, BOTH)]
     parts = [
-        residual_by_depth(ids, init=init, layer_norm=norm, seeds=1, cells=wanted)
+        residual_by_depth(ids, init=init, layer_norm=norm, seeds=1, variants=wanted)
         for init in ("timm", "xavier", "torch")
         for norm in (True, False)
     ]

@@ -9,22 +9,21 @@ from typing import Any
 from ...audit.cells import made_up
 from ...audit.claim import AuditRun, Evidence
 from ...audit.trained import trained
-from ...audit.weighing import Judge, between, compare, toward, when_it_counts
+from ...audit.weighing import Criterion, between, compare, toward, when_it_counts
 from ...cells.hopfield import OURS, PLAIN
-from ..trained_skipfree import GUESSING, MORE
+from ..trained_skipfree import CHANCE
 from ..trained_violins import ALIKE, GONE
 from ..violins import GROUP
 
 HIDDEN_ONLY = "alpha-hidden-only"
-CHANCE = GUESSING + MORE  # accuracy below which a network guesses
 LEVEL = 50.0  # of made-up plain networks: more than guessing, and a group
 
 
 @dataclass(frozen=True)
 class Direction:
-    """How a number should differ: the judge, in words, and levels of made-up cells that agree and that oppose."""
+    """How a number should differ: the criterion, what it says, and levels of made-up cells that agree and oppose."""
 
-    wanted: Judge
+    criterion: Criterion
     words: str  # of the difference; {rule} stands for when it counts
     agree: float
     oppose: float
@@ -78,7 +77,7 @@ def _trained(
     way = DIRECTIONS[direction]
 
     def check(run: AuditRun) -> Evidence:
-        return compare(run, artefacts, number, method, PLAIN, way.wanted, **way.further)
+        return compare(run, artefacts, number, method, PLAIN, way.criterion, **way.further)
 
     words = way.words.format(rule=when_it_counts(artefacts, number))
     check.__doc__ = f"The number {number} of the method {method} against {PLAIN}. Holds if it is {words}."

@@ -16,10 +16,10 @@ from uncollapse.theory.form import Array
 from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Plot, becomes, claim, judge
 
 WIDTH = 16  # of the tokens of `expressivity`, and their number
-Kind = str  # of the matrix M: "symmetric", "semidefinite", "low rank" or "any"
+MatrixKind = str  # of the matrix M: "symmetric", "semidefinite", "low rank" or "any"
 
 
-def matrices(run: AuditRun, kind: Kind, count: int) -> Iterator[tuple[Array, Array]]:
+def matrices(run: AuditRun, kind: MatrixKind, count: int) -> Iterator[tuple[Array, Array]]:
     """Pairs (M, Sigma), the identity first."""
     random = np.random.default_rng(run.seed)
     if kind != "low rank":
@@ -42,7 +42,7 @@ def matrices(run: AuditRun, kind: Kind, count: int) -> Iterator[tuple[Array, Arr
 Chain = Callable[[Array, Array], Link]
 
 
-def _broken(run: AuditRun, kind: Kind, link: Chain) -> tuple[int, int]:
+def _broken(run: AuditRun, kind: MatrixKind, link: Chain) -> tuple[int, int]:
     links = [link(m, sigma) for m, sigma in matrices(run, kind, run.pick(1500, 200))]
     return sum(not own.holds for own in links), len(links)
 
@@ -129,7 +129,11 @@ def _swapped(m: Array, sigma: Array) -> Link:
     changes={"link": _first_7, "better": "low rank"},
 )
 def chain(
-    run: AuditRun, link: Chain, kind: Kind = "symmetric", better: Kind | None = None, rescue: Chain | None = None
+    run: AuditRun,
+    link: Chain,
+    kind: MatrixKind = "symmetric",
+    better: MatrixKind | None = None,
+    rescue: Chain | None = None,
 ) -> Evidence:
     """Random matrices, with the identity and traceless ones among them.
 
@@ -156,7 +160,7 @@ def chain(
     consequence="Right for a symmetric W_QK, whose W has real eigenvalues; `eigenspectrum_variance`.",
     mutation=becomes("fails", "an asymmetric W_QK, with complex eigenvalues", kind="any"),
 )
-def eq_8(run: AuditRun, kind: Kind = "symmetric") -> Evidence:
+def eq_8(run: AuditRun, kind: MatrixKind = "symmetric") -> Evidence:
     """Against the eigenvalues themselves.
 
     Holds if they agree to 1e-6.

@@ -59,7 +59,7 @@ def change_of_rate(cell: CellRecord) -> float | None:
 
 
 @dataclass(frozen=True)
-class ExpectedChange:
+class KappaEffect:
     """What a stronger kappa_2 is said to do to a number."""
 
     words: str
@@ -71,12 +71,10 @@ class ExpectedChange:
 
 
 CHANGES = {
-    "scale": ExpectedChange(
-        "the eigenspectrum's scale shrinks", "a smaller scale of the eigenspectrum", "qk_scale", -1
-    ),
-    "entropy": ExpectedChange("the attention entropy increases", "a higher attention entropy", "entropy_mean", 1),
-    "perplexity": ExpectedChange("the perplexity improves", "a better perplexity", "perplexity", -1),
-    "entropy-throughout": ExpectedChange(
+    "scale": KappaEffect("the eigenspectrum's scale shrinks", "a smaller scale of the eigenspectrum", "qk_scale", -1),
+    "entropy": KappaEffect("the attention entropy increases", "a higher attention entropy", "entropy_mean", 1),
+    "perplexity": KappaEffect("the perplexity improves", "a better perplexity", "perplexity", -1),
+    "entropy-throughout": KappaEffect(
         "attention entropy is higher on the mean over training",
         "a higher attention entropy on the mean over training",
         entropy_throughout,
@@ -84,11 +82,11 @@ CHANGES = {
         (6,),
         "entropy_mean",
     ),
-    "localises": ExpectedChange("attention localises", "attention that is more localised", NUMBER, 1, (6,)),
+    "localises": KappaEffect("attention localises", "attention that is more localised", NUMBER, 1, (6,)),
 }
 
 
-def _weak_and_strong(artefact: str, change: ExpectedChange, factor: float) -> list[CellRecord]:
+def _weak_and_strong(artefact: str, change: KappaEffect, factor: float) -> list[CellRecord]:
     """Made-up cells without kappa_2 and with the strongest, whose number differs by a factor."""
     found: list[CellRecord] = []
     for method, kappa, size in ((SCALE_ONLY, 0.0, 10.0), (OURS, STRONGEST, 10.0 * factor)):
@@ -103,8 +101,8 @@ def _over_kappa(figure: int, key: str) -> None:
     artefact = f"localization-fig{figure}"
 
     def check(run: AuditRun) -> Evidence:
-        strongest, wanted = {"kappa_mean": STRONGEST}, toward(change.expected)
-        return compare(run, [artefact], change.number, OURS, SCALE_ONLY, wanted, only=strongest)
+        strongest, criterion = {"kappa_mean": STRONGEST}, toward(change.expected)
+        return compare(run, [artefact], change.number, OURS, SCALE_ONLY, criterion, only=strongest)
 
     check.__doc__ = (
         f"With kappa_2 = {STRONGEST:g} against kappa_2 = 0, both at kappa_1 = {KAPPA_SCALE:g}: {named(change.number)}. "

@@ -1,6 +1,6 @@
-"""The forms of attention that are raced: each a stack of layers, given as a generator of the layers' outputs.
+"""The implementations of attention that are measured: each runs a stack of layers and yields the layers' outputs.
 
-A generator lets a forward pass without gradients drop each output as a model does, so that memory is counted fairly.
+A generator lets a forward pass without gradients drop each output, as a model does, so that memory is counted fairly.
 
 Shapes: B batch, H heads, Q queries, K keys, D head size.
 """
@@ -16,50 +16,49 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uncollapse.attention import _native as native
-from uncollapse.attention.functional import hopfield_attention
+from uncollapse.attention import hopfield_attention, tile_engine
 from uncollapse.attention.rule import ScoreRule
 
-from .shapes import Layers
+from .stack_shape import LayerInputs
 
-RULE = ScoreRule.hopfield(0.5)  # of every contestant that inherits scores
+RULE = ScoreRule.hopfield(0.5)  # used by every implementation that inherits scores
 NATIVE_SWITCH = "UNCOLLAPSE_NATIVE"
 
-Stack = Callable[[Layers, bool], Iterator[Tensor]]
+StackFunction = Callable[[LayerInputs, bool], Iterator[Tensor]]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One form of attention under its name."""
+class Implementation:
+    """One implementation of attention, run as a stack of layers."""
 
     name: str
-    what: str
-    inherits: bool  # whether it computes inherited scores, or ordinary attention
-    stack: Stack
+    description: str
+    inherits: bool  # False: ordinary attention
+    stack: StackFunction
     needs_compiler: bool = False
 
-    def missing(self, layers: Layers) -> str | None:
+    def missing(self, layers: LayerInputs) -> str | None:
         """Why it cannot run here, or None."""
-        if self.needs_compiler and not native.serves(layers[0][0], None):
+        if self.needs_compiler and tile_engine(layers[0][0]) != "cpp":
             return "the C++ tiles are not available: no compiler, or UNCOLLAPSE_NATIVE=0"
         return None
 
 
-def sdpa(layers: Layers, causal: bool) -> Iterator[Tensor]:
-    """What everything is compared with: torch's own attention."""
+def sdpa(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
+    """Torch's own attention, the baseline."""
     for q, k, v in layers:
         yield functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def plain(layers: Layers, causal: bool) -> Iterator[Tensor]:
+def plain(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
     """softmax(Q K^T) V in torch operations."""
     future = _future(layers, causal)
     for q, k, v in layers:
         yield _attend(_scores(q, k), v, future)
 
 
-def plain_hopfield(layers: Layers, causal: bool) -> Iterator[Tensor]:
-    """Inherited scores as the formula is written."""
+def plain_hopfield(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
+    """Inherited scores, written as in the formula."""
     future, hidden = _future(layers, causal), None
     for n, (q, k, v) in enumerate(layers, start=1):
         keep, take = RULE.coefficients(n)
@@ -67,8 +66,8 @@ def plain_hopfield(layers: Layers, causal: bool) -> Iterator[Tensor]:
         yield _attend(hidden, v, future)
 
 
-def additive_mask(layers: Layers, causal: bool) -> Iterator[Tensor]:
-    """SDPA computes this layer's scores; the ones carried so far are its additive mask."""
+def additive_mask(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
+    """SDPA computes this layer's scores; the scores carried so far are its additive mask."""
     future, carried = _future(layers, causal), None
     for n, (q, k, v) in enumerate(layers, start=1):
         take = RULE.coefficients(n)[1]
@@ -82,10 +81,10 @@ def additive_mask(layers: Layers, causal: bool) -> Iterator[Tensor]:
             del hidden, mask
 
 
-def ours(backend: str, in_cpp: bool = True) -> Stack:
+def backend_stack(backend: str, in_cpp: bool = True) -> StackFunction:
     """A backend of `hopfield_attention`, with or without its C++ tiles."""
 
-    def stack(layers: Layers, causal: bool) -> Iterator[Tensor]:
+    def stack(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
         state = None
         for q, k, v in layers:
             with native_switched(in_cpp):
@@ -97,7 +96,7 @@ def ours(backend: str, in_cpp: bool = True) -> Stack:
 
 @contextmanager
 def native_switched(on: bool) -> Iterator[None]:
-    """Turn the C++ tiles off for a moment, or leave them as they are."""
+    """Turn the C++ tiles off inside the block if `on` is False."""
     before = os.environ.get(NATIVE_SWITCH)
     if not on:
         os.environ[NATIVE_SWITCH] = "0"
@@ -110,8 +109,8 @@ def native_switched(on: bool) -> Iterator[None]:
                 os.environ[NATIVE_SWITCH] = before
 
 
-def _future(layers: Layers, causal: bool) -> Tensor | None:
-    """Which keys a query must not see (Q, K); None where it sees all."""
+def _future(layers: LayerInputs, causal: bool) -> Tensor | None:
+    """Mask of the keys after each query (Q, K); None without causal masking."""
     length = layers[0][0].shape[2]
     return torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
 
@@ -129,13 +128,17 @@ def _attend(hidden: Tensor, v: Tensor, future: Tensor | None) -> Tensor:
     return torch.softmax(_hide(hidden, future), dim=-1) @ v
 
 
-SDPA = Candidate("SDPA", "torch's scaled_dot_product_attention; no scores are inherited", False, sdpa)
-CANDIDATES = (
+SDPA = Implementation("SDPA", "torch's scaled_dot_product_attention; no scores are inherited", False, sdpa)
+IMPLEMENTATIONS = (
     SDPA,
-    Candidate("plain attention", "softmax(QKᵀ)V in torch operations; no scores are inherited", False, plain),
-    Candidate("plain hopfield", "inherited scores as the formula is written", True, plain_hopfield),
-    Candidate("SDPA + mask", "inherited scores as the additive mask of SDPA", True, additive_mask),
-    Candidate("carried, C++", "backend carried, its tiles in C++", True, ours("carried"), needs_compiler=True),
-    Candidate("carried, torch", "backend carried, its tiles in torch operations", True, ours("carried", False)),
-    Candidate("stacked", "backend stacked, no score matrix", True, ours("stacked"), needs_compiler=True),
+    Implementation("plain attention", "softmax(QKᵀ)V in torch operations; no scores are inherited", False, plain),
+    Implementation("plain hopfield", "inherited scores as the formula is written", True, plain_hopfield),
+    Implementation("SDPA + mask", "inherited scores as the additive mask of SDPA", True, additive_mask),
+    Implementation(
+        "carried, C++", "backend carried, its tiles in C++", True, backend_stack("carried"), needs_compiler=True
+    ),
+    Implementation(
+        "carried, torch", "backend carried, its tiles in torch operations", True, backend_stack("carried", False)
+    ),
+    Implementation("stacked", "backend stacked, no score matrix", True, backend_stack("stacked"), needs_compiler=True),
 )

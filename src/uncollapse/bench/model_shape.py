@@ -1,4 +1,4 @@
-"""The attention of a model as a shape: from a list of names, or from the config in a folder."""
+"""The shape of a model's attention, from its name or from the config in a folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from .shapes import StackShape
+from .stack_shape import StackShape
 
 KNOWN = {  # name -> layers, query heads, key/value heads, head size, causal
     "gpt2": (12, 12, 12, 64, True),
@@ -23,7 +23,7 @@ KNOWN = {  # name -> layers, query heads, key/value heads, head size, causal
 
 
 def model_shape(model: str, length: int, batch: int = 1) -> StackShape:
-    """The attention layers of a model at a length.
+    """The shape of a model's attention layers for sequences of `length` tokens.
 
     >>> model_shape("gpt2", 1024).name
     '12 layers, B1 H12 T1024 D64, causal'
@@ -57,7 +57,7 @@ def _from_config(folder: Path) -> tuple[int, int, int, int, bool]:
 
 
 def _is_causal(config: Any) -> bool:
-    """Whether queries see earlier keys only: by the architecture's name if there is one, else by its tasks."""
+    """Whether attention is causal: by the name of the architecture if there is one, else by the model's tasks."""
     if config.architectures:
         return any(part in config.architectures[0] for part in ("CausalLM", "LMHead"))
     from transformers.models.auto import modeling_auto as tasks

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+NAMES = ["chromium", "chromium-browser", "google-chrome"]
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
 
 
 @pytest.fixture(scope="session")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = next(filter(None, map(shutil.which, NAMES)), None)
     if chromium is None:
         pytest.skip("no Chromium on this system; install the package chromium")
     with playwright.sync_playwright() as driver:

@@ -1,14 +1,13 @@
-"""Every contestant computes what it says: the definition, or ordinary attention."""
+"""Every implementation computes what it says: the definition, or ordinary attention."""
 
 import os
 
 import pytest
 import torch
 
-from uncollapse.attention import _native as native
-from uncollapse.attention.functional import hopfield_attention
-from uncollapse.bench.contestants import CANDIDATES, NATIVE_SWITCH, RULE, native_switched
-from uncollapse.bench.shapes import LENGTHS, VIT, StackShape, shapes_of
+from uncollapse.attention import hopfield_attention, tile_engine
+from uncollapse.bench.implementations import IMPLEMENTATIONS, NATIVE_SWITCH, RULE, native_switched
+from uncollapse.bench.stack_shape import LENGTHS, VIT, StackShape, measured_shapes
 
 SHAPES = [StackShape(length=70, layers=3, batch=2, heads=2, size=8, causal=causal) for causal in (True, False)]
 
@@ -29,25 +28,28 @@ def gradients(outs, layers):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-@pytest.mark.parametrize("contestant", CANDIDATES, ids=lambda contestant: contestant.name)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=lambda implementation: implementation.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_contestant_computes_the_definition(contestant, shape, dtype):
+def test_implementation_computes_the_definition(implementation, shape, dtype):
     layers = [tuple(t.requires_grad_() for t in layer) for layer in shape.inputs(seed=1, dtype=dtype)]
-    if contestant.missing(layers):
+    if implementation.missing(layers):
         pytest.skip("the C++ tiles serve float32, where there is a compiler; this dtype runs in torch tiles")
     # float64: rounding of sums over 70 keys. float32: the same, and the C++ tiles' exponential is exact to 2e-7.
     tolerance = 1e-12 if dtype == torch.float64 else 2e-5
-    outs, wanted = list(contestant.stack(layers, shape.causal)), truth(layers, shape.causal, contestant.inherits)
+    outs, wanted = (
+        list(implementation.stack(layers, shape.causal)),
+        truth(layers, shape.causal, implementation.inherits),
+    )
     for got, want in zip(outs, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
     for got, want in zip(gradients(outs, layers), gradients(wanted, layers), strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
-def test_the_torch_contestant_runs_without_the_compiled_tiles(monkeypatch):
+def test_the_torch_implementation_runs_without_the_compiled_tiles(monkeypatch):
     monkeypatch.setenv(NATIVE_SWITCH, "1")
     with native_switched(False):
-        assert not native.serves(torch.zeros(1, 1, 1, 1), None)
+        assert tile_engine(torch.zeros(1, 1, 1, 1)) == "torch"
     assert os.environ[NATIVE_SWITCH] == "1"
     monkeypatch.delenv(NATIVE_SWITCH)
     with native_switched(False):
@@ -55,14 +57,14 @@ def test_the_torch_contestant_runs_without_the_compiled_tiles(monkeypatch):
     assert NATIVE_SWITCH not in os.environ
 
 
-def test_a_contestant_without_its_compiler_says_so(monkeypatch):
+def test_a_implementation_without_its_compiler_says_so(monkeypatch):
     monkeypatch.setenv(NATIVE_SWITCH, "0")
-    compiled = next(c for c in CANDIDATES if c.needs_compiler)
+    compiled = next(c for c in IMPLEMENTATIONS if c.needs_compiler)
     assert "no compiler, or UNCOLLAPSE_NATIVE=0" in compiled.missing(SHAPES[0].inputs())
 
 
 def test_shapes_go_from_short_to_long_and_end_with_the_image_model():
-    shapes = shapes_of(reversed(LENGTHS))
+    shapes = measured_shapes(reversed(LENGTHS))
     assert [shape.length for shape in shapes] == [*LENGTHS, 197]
     assert shapes[-1] == VIT
     assert all(shape.causal for shape in shapes[:-1])
