@@ -29,9 +29,9 @@ def workspace(tmp_path_factory):
 
 
 @pytest.mark.parametrize("id", ARTEFACTS)
-def test_artefact_at_a_tiny_size(id, workspace, tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("tiny_artefacts")
+def test_artefact_at_a_tiny_size(id, workspace, tmp_path, capsys):
     """`reproduce ID` at a tiny size; cells are shared between the ids, as they are at any size."""
-    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _tiny_cells)
     folders = ["--cells", str(workspace.store.folder), "--work", str(workspace.work)]
     assert main(["reproduce", id, "--out", str(tmp_path / "out"), "--png", *folders]) == 0
     capsys.readouterr()
@@ -53,17 +53,15 @@ def test_artefact_at_a_tiny_size(id, workspace, tmp_path, monkeypatch, capsys):
     assert written["main"]["data"]
 
 
-def _tiny_cells(artefact, budget, seeds=None):
-    return artefact.cells("tiny" if budget != "paper" else budget, 1)
-
-
 @pytest.fixture
 def cell():
     return ARTEFACTS["localization-fig6"].all_cells("tiny", 1)[0]
 
 
 def test_files_of_an_artefact_and_cells_that_fill(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _two_tiny_cells)
+    artefact = ARTEFACTS["localization-fig8"]
+    two = dataclasses.replace(artefact, cells=lambda budget, seeds: artefact.cells("tiny", 1)[:2])
+    monkeypatch.setitem(ARTEFACTS, artefact.id, two)
     out, store = tmp_path / "out", tmp_path / "cells"
     arguments = [
         "reproduce",
@@ -90,10 +88,6 @@ def test_files_of_an_artefact_and_cells_that_fill(tmp_path, capsys, monkeypatch)
     assert json.loads((out / f"{id}.json").read_text())["settings"]["in"] == 2
     assert main([*arguments, "--only", "nothing"]) == 2
     assert "it has plain, kappa-mean-1" in capsys.readouterr().err
-
-
-def _two_tiny_cells(artefact, budget, seeds=None):
-    return artefact.cells("tiny", 1)[:2]
 
 
 def test_a_changed_definition_is_noticed(cell, workspace, tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from uncollapse.cli import main
 from uncollapse_studies.artefacts import ARTEFACTS
@@ -30,8 +31,8 @@ def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is trained yet.\n\n{END}\nbelow\n"
 
 
-def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path, monkeypatch):
-    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _tiny_cells)
+@pytest.mark.usefixtures("tiny_artefacts")
+def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path):
     workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
     run_cells(ARTEFACTS["hopfield-main-gpt2"].all_cells("laptop")[:2], workspace)
     run_cells(ARTEFACTS["hopfield-main-vit"].all_cells("laptop")[:1], workspace)
@@ -47,8 +48,8 @@ def test_every_artefact_has_a_section():
     assert all(f"\n## {id}\n" in text for id in ARTEFACTS)
 
 
-def test_the_command_writes_page_and_pictures(tmp_path, monkeypatch):
-    monkeypatch.setattr("uncollapse_studies.artefact.Artefact.all_cells", _tiny_cells)
+@pytest.mark.usefixtures("tiny_artefacts")
+def test_the_command_writes_page_and_pictures(tmp_path):
     workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
     cells = ARTEFACTS["localization-fig8"].all_cells("laptop")
     run_cells(cells[:1], workspace)
@@ -58,10 +59,6 @@ def test_the_command_writes_page_and_pictures(tmp_path, monkeypatch):
     assert "1 of 6 cells are trained." in text
     assert "Pending: 0 of" in text
     assert (tmp_path / "studies/results/figures/localization-fig8.png").stat().st_size > 1000
-
-
-def _tiny_cells(artefact, scale, seeds=None):
-    return artefact.cells("tiny", 1)
 
 
 def test_results_needs_a_checkout(tmp_path, capsys):

@@ -13,8 +13,8 @@ from uncollapse.metrics import residual_ratio
 ROUNDING = {"rtol": 1e-10, "atol": 1e-12}  # float64
 
 
-def by_formula(network, x, alpha, rule, is_causal=False):
-    """x_{n+1} = alpha y + (1 - alpha) W_O softmax(H_n) V, from the weights alone, heads as slices of the width."""
+def by_formula(network, x, alpha, rule, is_causal=False, skip="stream"):
+    """x_{n+1} = alpha x + (1 - alpha) W_O softmax(H_n) V, from the weights alone, heads as slices of the width."""
     tokens, hidden = [], None
     for n, layer in enumerate(network.layers, start=1):
         y = functional.layer_norm(x, x.shape[-1:], layer.norm.weight, layer.norm.bias)
@@ -33,19 +33,23 @@ def by_formula(network, x, alpha, rule, is_causal=False):
         shown = hidden + torch.full(hidden.shape[-2:], -torch.inf, dtype=x.dtype).triu(1) if is_causal else hidden
         v = y @ layer.value.weight.T + layer.value.bias
         heads = [shown.softmax(-1)[:, h] @ v[..., h * size : (h + 1) * size] for h in range(layer.heads)]
-        x = alpha * y + (1 - alpha) * (torch.cat(heads, -1) @ layer.output.weight.T + layer.output.bias)
+        skipped = y if skip == "normed" else x
+        x = alpha * skipped + (1 - alpha) * (torch.cat(heads, -1) @ layer.output.weight.T + layer.output.bias)
         tokens.append(x)
     return tokens
 
 
+@pytest.mark.parametrize("skip", ["stream", "normed"])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("rule", [uc.ScoreRule.hopfield(0.6), uc.ScoreRule.revit(0.3)], ids=["hopfield", "revit"])
-def test_equals_the_formula(rule, is_causal):
+def test_equals_the_formula(rule, is_causal, skip):
     torch.manual_seed(0)
-    network = uc.AttentionOnly(4, width=12, heads=3, alpha=0.4, rule=rule, layer_norm=True, init="torch").double()
+    settings = {"alpha": 0.4, "rule": rule, "layer_norm": True, "init": "torch"}
+    network = uc.AttentionOnly(4, width=12, heads=3, skip=skip, **settings).double()
     x = torch.randn(2, 7, 12, dtype=torch.float64)
-    for out, wanted in zip(network(x, is_causal=is_causal), by_formula(network, x, 0.4, rule, is_causal), strict=True):
-        torch.testing.assert_close(out, wanted, **ROUNDING)
+    wanted = by_formula(network, x, 0.4, rule, is_causal, skip)
+    for out, expected in zip(network(x, is_causal=is_causal), wanted, strict=True):
+        torch.testing.assert_close(out, expected, **ROUNDING)
 
 
 def test_alpha_defaults_to_the_rules_own():
@@ -87,7 +91,8 @@ def test_attention_alone_collapses_and_the_visible_skip_prevents_it():
     ratios = {}
     for alpha in (0.0, 0.5):
         torch.manual_seed(1)
-        network = uc.AttentionOnly(12, 48, 3, alpha=alpha, alpha_hidden=0.0, layer_norm=True, init="xavier")
+        settings = {"alpha_hidden": 0.0, "skip": "normed", "layer_norm": True, "init": "xavier"}
+        network = uc.AttentionOnly(12, 48, 3, alpha=alpha, **settings)
         with torch.no_grad():
             ratios[alpha] = residual_ratio(network(x)[-1]).mean().item()
     assert ratios[0.0] < 1e-5 < 0.01 < ratios[0.5]

@@ -3,8 +3,8 @@
 import json
 
 import pandas as pd
-from tests.training.compare.run_folders import write_run
 
+from tests.training.compare.run_folders import write_run
 from uncollapse.cli import main
 
 

@@ -3,11 +3,14 @@
 import json
 import re
 import signal
+import subprocess
+import sys
+import time
 
 import pandas as pd
 import pytest
 
-from uncollapse.cli import demo, main
+from uncollapse.cli import main
 from uncollapse.training.demo.experiment import METHODS, QUICK, recipes
 
 TINY = {
@@ -73,17 +76,25 @@ def _check_page(page, printed):
     assert "peak memory" not in page  # of the process that all runs share
 
 
-def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, tmp_path, capsys, monkeypatch):
+def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, tmp_path, capsys):
     keep = tmp_path / "out" / "notes.txt"
     keep.parent.mkdir()
     keep.write_text("mine")
     arguments = ["demo", "--quick", "--depth", "2", "--out", str(keep.parent)]
     assert main(arguments) == 2
     assert "already holds files; choose another folder with --out, or pass --force" in capsys.readouterr().err
-    with monkeypatch.context() as pressed:
-        pressed.setattr(demo._Display, "step", lambda *_: signal.raise_signal(signal.SIGINT))
-        assert main([*arguments, "--force"]) == 130
-    assert capsys.readouterr().err == "uncollapse demo: interrupted.\n"
+    command = [sys.executable, "-m", "uncollapse", *arguments, "--steps", "5000", "--force"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        while not any('"loss"' in file.read_text() for file in tmp_path.glob(".out-*/runs/*/metrics.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)  # now that it trains
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said.endswith("uncollapse demo: interrupted.\n")
     assert [p.name for p in tmp_path.rglob("*")] == ["out", "notes.txt"]
     assert main([*arguments, "--force"]) == 0
     assert keep.read_text() == "mine"

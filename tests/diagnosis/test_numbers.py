@@ -83,7 +83,7 @@ def test_converted_models_against_the_definition_in_plain_torch(name):
     model, inputs = uc.convert(build(name), alpha=0.3, alpha_hidden=0.6, backend="reference"), batch(name)
     report = uc.diagnose(model, inputs)
     with torch.no_grad(), oracle.captured(torch.Tensor, "softmax") as scores:
-        PLAIN[name](dict(model.named_parameters()), model.config, *inputs.values(), 0.3, 0.6, "zero")
+        PLAIN[name](dict(model.named_parameters()), model.config, *inputs.values(), 0.3, 0.6, "zero", "stream")
     for n, layer in enumerate(scores, start=1):
         seen = oracle.Seen()
         oracle.add(seen, torch.zeros(len(layer), layer.shape[2], 1), layer)

@@ -82,7 +82,8 @@ def test_attention_only_of_depth_12_collapses():
 
 def test_a_visible_skip_keeps_the_same_network_healthy():
     torch.manual_seed(0)
-    network = uc.AttentionOnly(12, 64, 4, alpha=0.9, alpha_hidden=0.0, init="xavier", layer_norm=True)
+    settings = {"alpha_hidden": 0.0, "skip": "normed", "init": "xavier", "layer_norm": True}
+    network = uc.AttentionOnly(12, 64, 4, alpha=0.9, **settings)
     with torch.no_grad():
         assert kinds(of_tokens(*network(drawn(4, 32, 64)))) == ["healthy"]
 

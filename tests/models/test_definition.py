@@ -7,20 +7,36 @@ from torch.func import functional_call
 import uncollapse as uc
 from tests.models.builders import batch, build
 from tests.models.plain import PLAIN
+from uncollapse.models.families import FAMILIES
 
-ALPHAS = [(0.5, 0.5, "zero"), (0.0, 0.7, "raw"), (0.3, 0.0, "zero"), (0.2, 0.9, "raw"), (0.0, 0.0, "zero")]
-# float64 through four layers; transformers computes LLaMA's RMSNorm in float32 whatever the model's dtype.
-TOLERANCE = {"gpt2": 1e-9, "llama": 2e-5, "bert": 1e-9, "vit": 1e-9}
+SETTINGS = [  # alpha, alpha', start, skip
+    (0.5, 0.5, "zero", "stream"),
+    (0.5, 0.5, "zero", "normed"),
+    (0.5, 0.5, "zero", "replace"),
+    (0.2, 0.9, "raw", "stream"),
+    (0.2, 0.9, "raw", "replace"),
+    (0.3, 0.0, "zero", "normed"),
+    (0.0, 0.7, "raw", "stream"),
+    (0.0, 0.0, "zero", "stream"),
+]
+# float64 through four layers; transformers computes RMSNorm in float32 whatever the model's dtype.
+TOLERANCE = dict.fromkeys(PLAIN, 1e-9) | dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), 2e-5)
+NOT_REPLACED = ("dinov2",)  # LayerScale lies between W_O and the block's sum
+assert set(PLAIN) == set(FAMILIES)  # a new family comes with its definition
 
 
-@pytest.mark.parametrize(("alpha", "alpha_hidden", "start"), ALPHAS)
+@pytest.mark.parametrize(("alpha", "alpha_hidden", "start", "skip"), SETTINGS)
 @pytest.mark.parametrize("name", PLAIN)
-def test_logits_and_gradients_equal_the_definition(name, alpha, alpha_hidden, start):
-    model = uc.convert(build(name), alpha=alpha, alpha_hidden=alpha_hidden, start=start)
+def test_logits_and_gradients_equal_the_definition(name, alpha, alpha_hidden, start, skip):
+    if skip == "replace" and name in NOT_REPLACED:
+        with pytest.raises(ValueError, match="cannot be exact in Dinov2"):
+            uc.convert(build(name), alpha=alpha, skip=skip)
+        return
+    model = uc.convert(build(name), alpha=alpha, alpha_hidden=alpha_hidden, start=start, skip=skip)
     (inputs,) = batch(name).values()
     weights = {k: p.detach().clone().requires_grad_() for k, p in model.named_parameters()}
 
-    wanted = PLAIN[name](weights, model.config, inputs, alpha, alpha_hidden, start)
+    wanted = PLAIN[name](weights, model.config, inputs, alpha, alpha_hidden, start, skip)
     out = model(inputs).logits
     close = {"rtol": TOLERANCE[name], "atol": TOLERANCE[name]}
     torch.testing.assert_close(out, wanted, **close)

@@ -81,12 +81,27 @@ def test_a_recipe_survives_its_yaml(tmp_path_factory, alpha_hidden, rate, steps,
             {"alpha_warmup": 5},
             "alpha_warmup raises alpha_hidden from 0, which rule self_attention does not have; use hopfield.",
         ),
+        ({"skip": "none"}, "skip must be one of stream, normed, replace, got 'none'."),
+        (
+            {"skip": "replace", "rule": "realformer"},
+            "skip: replace needs alpha > 0, and rule realformer has none of its own; give alpha.",
+        ),
+        (
+            {"skip": "replace", "rule": "hopfield", "dropout": 0.1},
+            "skip: replace does not go with dropout, got 0.1; leave one out.",
+        ),
     ],
 )
 def test_a_slip_gets_one_sentence(keys, sentence):
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole sentence is compared below
         resolve("quickstart", **keys)
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("skip", ["stream", "normed", "replace"])
+def test_the_reading_of_the_skip_reaches_the_model(skip):
+    model = build_model(resolve("quickstart", rule="hopfield", layers=1, width=8, heads=2, skip=skip), vocabulary=20)
+    assert model.config.uncollapse["skip"] == skip
 
 
 def test_an_unknown_recipe_names_the_nearest():

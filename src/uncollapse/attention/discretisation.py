@@ -1,4 +1,4 @@
-"""Appendix F: the network as a discretised differential equation, one layer a step.
+"""Appendix F: the network as a discretised differential equation, one layer per step.
 
     tau_v dx/dt = softmax(h) V - x,    tau_h dh/dt = q K^T - h        (Eq. 45, 46)
 
@@ -105,10 +105,15 @@ def integrate(
     scheme: Discretisation,
     alpha: float,
     rule: ScoreRule,
+    normed_skip: bool = False,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> list[Tensor]:
-    """Tokens (B, T, M) after every layer, for any pair of differences."""
+    """Tokens (B, T, M) after every layer, for any pair of differences.
+
+    With a norm, which a forward visible difference alone may have, alpha multiplies the tokens or, with `normed_skip`,
+    what the norm makes of them.
+    """
     tokens: list[Tensor] = []
     hidden = _Hidden(scheme.hidden, rule)
     before = None  # y_{n-1}, for the central difference
@@ -123,7 +128,8 @@ def integrate(
         elif scheme.visible == "central" and before is not None:
             x, at = before + 2.0 * (1.0 - alpha) * (drive(y) - y), y  # Eq. 60, sign corrected
         else:
-            x, at = alpha * y + (1.0 - alpha) * drive(y), y  # Eq. 50; also the first central step
+            skipped = y if normed_skip else x
+            x, at = alpha * skipped + (1.0 - alpha) * drive(y), y  # Eq. 50; also the first central step
         hidden.advance(layer, at)
         before = y
         tokens.append(x)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .discretisation import Discretisation, Scheme, integrate
 from .functional import check_backend, hopfield_attention
 from .reference import masked, softmax_of_visible
-from .rule import ScoreRule, Start, check_share, chosen_rule
+from .rule import ScoreRule, Skip, Start, check_share, check_skip, chosen_rule
 
 
 def _timm(linear: nn.Linear) -> None:
@@ -65,15 +65,17 @@ class AttentionLayer(nn.Module):
 
 
 class AttentionOnly(nn.Module):
-    """A stack of attention layers without MLPs: x_{n+1} = alpha y_n + (1 - alpha) W_O softmax(H_n) V_n.
+    """A stack of attention layers without MLPs: x_{n+1} = alpha x_n + (1 - alpha) W_O softmax(H_n) V_n.
 
-    y_n is what enters the attention: x_n, or LayerNorm(x_n). `forward` returns the tokens after every layer.
+    `forward` returns the tokens after every layer.
 
     Args:
         depth: number of layers N.
         width: model width M.
         heads: attention heads H; must divide `width`.
         alpha: weight of the visible skip; None is the rule's own (0.5 for hopfield, 0 for the others).
+        skip: what alpha multiplies: "stream", the tokens x_n, or "normed", LayerNorm(x_n), which enters the attention.
+            Without a LayerNorm they are the same. "replace" is refused: the network has no other residual.
         alpha_hidden, start, rule, backend: as in `hopfield_attention`.
         layer_norm: a LayerNorm before each attention.
         value_projection, output_projection: with W_V, with W_O; without, the identity stands in their place.
@@ -96,6 +98,7 @@ class AttentionOnly(nn.Module):
         heads: int,
         *,
         alpha: float | None = None,
+        skip: Skip = "stream",
         alpha_hidden: float = 0.5,
         start: Start = "zero",
         rule: ScoreRule | None = None,
@@ -118,7 +121,14 @@ class AttentionOnly(nn.Module):
             raise ValueError(f"init must be one of {', '.join(INITIALISATIONS)}, got {init!r}.")
         if len(scheme) != 2:
             raise ValueError(f"scheme must name two differences, for x and for h, got {scheme!r}.")
+        check_skip(skip)
+        if skip == "replace":
+            raise ValueError(
+                "skip='replace' replaces the residual of a block, and AttentionOnly has none; use 'stream', which is "
+                "alpha x + (1 - alpha) attention here."
+            )
         check_backend(backend)
+        self.skip = skip
         self.rule = chosen_rule(rule, alpha_hidden, start)
         self.alpha = self.rule.alpha if alpha is None else alpha
         check_share("alpha", self.alpha)
@@ -144,7 +154,14 @@ class AttentionOnly(nn.Module):
         layers = cast("list[AttentionLayer]", [*self.layers])
         if not self.discretisation.is_default:
             return integrate(
-                layers, x, self.discretisation, self.alpha, self.rule, attn_mask=attn_mask, is_causal=is_causal
+                layers,
+                x,
+                self.discretisation,
+                self.alpha,
+                self.rule,
+                normed_skip=self.skip == "normed",
+                attn_mask=attn_mask,
+                is_causal=is_causal,
             )
         tokens, state = [], None
         for layer in layers:
@@ -161,6 +178,7 @@ class AttentionOnly(nn.Module):
                 backend=self.backend,
                 depth=len(layers),
             )
-            x = self.alpha * y + (1.0 - self.alpha) * layer.merge(out)  # Eq. 53
+            skipped = y if self.skip == "normed" else x
+            x = self.alpha * skipped + (1.0 - self.alpha) * layer.merge(out)  # Eq. 53
             tokens.append(x)
         return tokens

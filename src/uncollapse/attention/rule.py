@@ -7,6 +7,11 @@ from numbers import Real
 from typing import Literal, get_args
 
 Start = Literal["zero", "raw"]
+Skip = Literal[
+    "stream",  # alpha times the tokens before the norm, beside the block's own residual
+    "normed",  # alpha times what enters the attention, beside the block's own residual
+    "replace",  # alpha times the tokens before the norm, in place of the block's own residual
+]
 
 
 @dataclass(frozen=True)
@@ -88,3 +93,9 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a number, got {type(value).__name__}; learned values are not supported.")
     if not 0.0 <= value <= 1.0:  # also refuses NaN
         raise ValueError(f"{name} must lie in [0, 1], got {value}.")
+
+
+def check_skip(skip: str) -> None:
+    """Raise unless `skip` names a reading of the visible skip."""
+    if skip not in get_args(Skip):
+        raise ValueError(f"skip must be one of {', '.join(get_args(Skip))}, got {skip!r}.")

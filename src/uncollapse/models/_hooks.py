@@ -1,8 +1,8 @@
 """The hooks that turn a stock model into a converted one, and how they are removed.
 
 A pre-hook on the base model adds a fresh `PassScores` to the keyword arguments, which every block passes on to the
-attention function (_interface.py). The visible skip takes two hooks per layer: one keeps what enters the attention, the
-other mixes it into the output of W_O. No parameter is added and no code is replaced.
+attention function (_interface.py). The visible skip takes two hooks per layer: one keeps the tokens that alpha
+multiplies, the other mixes them into the output of W_O. No parameter is added and no code is replaced.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from uncollapse.attention.rule import Skip
+
 from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
 from ._settings import ConversionSettings
 from .families import LayerModules
@@ -23,14 +25,14 @@ CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
 
 class LayerMark:
-    """State that the hooks of one layer share: its number, its settings, and what entered the attention."""
+    """State that the hooks of one layer share: its number, its settings, and the tokens that alpha multiplies."""
 
     def __init__(self, n: int, name: str, settings: ConversionSettings) -> None:
         self.n, self.name, self.settings = n, name, settings
-        self.entering: dict[int, Tensor] = {}  # by thread, from the attention's input to the output of W_O
+        self.tokens: dict[int, Tensor] = {}  # by thread, until the output of W_O
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"entering": {}}  # tensors of a running pass do not belong into a copy
+        return self.__dict__ | {"tokens": {}}  # tensors of a running pass do not belong into a copy
 
 
 class Conversion:
@@ -49,13 +51,13 @@ class Conversion:
         self.release_outputs()
         for layer, output in zip(self.layers, current, strict=True):
             setattr(output, MARK, getattr(layer.attention, MARK))
-            output.register_forward_hook(_mix_entering)
+            output.register_forward_hook(_mix_tokens)
         self.outputs = current
 
     def release_outputs(self) -> None:
         """Remove the hooks of the visible skip."""
         for output in self.outputs:
-            _remove_hook(output, _mix_entering)
+            _remove_hook(output, _mix_tokens)
             delattr(output, MARK)
         self.outputs = []
 
@@ -71,10 +73,13 @@ def conversion_of(model: PreTrainedModel) -> Conversion | None:
 def add_hooks(model: PreTrainedModel, settings: ConversionSettings, layers: list[LayerModules]) -> None:
     """Give `layers` of the model inherited scores."""
     base = model.base_model
+    sources = [_skip_source(layer, settings.skip) for layer in layers]  # may refuse: before anything is changed
     conversion = Conversion(settings, layers, model.config._attn_implementation)
-    for n, layer in enumerate(layers, start=1):
-        setattr(layer.attention, MARK, LayerMark(n, layer.name, settings))
-        layer.attention.register_forward_pre_hook(_remember_entering, with_kwargs=True)
+    for n, (layer, source) in enumerate(zip(layers, sources, strict=True), start=1):
+        mark = LayerMark(n, layer.name, settings)
+        setattr(layer.attention, MARK, mark)
+        setattr(source, MARK, mark)
+        source.register_forward_pre_hook(_remember_tokens, with_kwargs=True)
     conversion.follow_outputs()
     conversion.checkpointed = next((m for m in base.modules() if isinstance(m, GradientCheckpointingLayer)), None)
     setattr(base, CONVERSION, conversion)
@@ -91,12 +96,26 @@ def remove_hooks(model: PreTrainedModel) -> None:
         return
     conversion.release_outputs()
     for layer in conversion.layers:
-        _remove_hook(layer.attention, _remember_entering)
-        delattr(layer.attention, MARK)
+        source = _skip_source(layer, conversion.settings.skip)
+        _remove_hook(source, _remember_tokens)
+        for module in {layer.attention, source}:
+            delattr(module, MARK)
     _remove_hook(base, _start_pass)
     delattr(base, CONVERSION)
     model.set_attn_implementation(conversion.stock_attention or "sdpa")
     delattr(model.config, CONFIG_KEY)
+
+
+def _skip_source(layer: LayerModules, skip: Skip) -> nn.Module:
+    """The module whose first argument alpha multiplies."""
+    if skip == "normed":
+        return layer.attention
+    if layer.block is None:
+        raise ValueError(
+            f"skip={skip!r} needs the tokens that enter the block of {layer.name}, and no block was found; "
+            "use skip='normed'."
+        )
+    return layer.block
 
 
 def _remove_hook(module: nn.Module, hook: Any) -> None:
@@ -137,20 +156,22 @@ def _refuse_reentrant(block: nn.Module | None) -> None:
         raise ValueError(REENTRANT)
 
 
-def _remember_entering(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before an attention module runs: keep y for the visible skip."""
-    mark: LayerMark = getattr(attention, MARK)
+def _remember_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a block or an attention module runs: keep its tokens for the visible skip."""
+    mark: LayerMark = getattr(module, MARK)
     if mark.settings.alpha > 0:
-        mark.entering[_thread()] = args[0] if args else kwargs["hidden_states"]
+        mark.tokens[_thread()] = args[0] if args else kwargs["hidden_states"]
 
 
-def _mix_entering(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor | None:
-    """After W_O: alpha y + (1 - alpha) result (Eq. 53)."""
+def _mix_tokens(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor | None:
+    """After W_O: alpha x + (1 - alpha) result (Eq. 53); "replace" takes away the x that the block is about to add."""
     mark: LayerMark = getattr(output, MARK)
     alpha = mark.settings.alpha
     if alpha == 0:
         return None
-    return alpha * mark.entering.pop(_thread()) + (1.0 - alpha) * result
+    tokens = mark.tokens.pop(_thread())
+    weight = alpha - 1.0 if mark.settings.skip == "replace" else alpha
+    return weight * tokens + (1.0 - alpha) * result
 
 
 def _thread() -> int:

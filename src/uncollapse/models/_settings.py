@@ -7,18 +7,19 @@ from dataclasses import asdict
 from typing import Any
 
 from uncollapse.attention.functional import check_backend
-from uncollapse.attention.rule import ScoreRule, check_share
+from uncollapse.attention.rule import ScoreRule, Skip, check_share, check_skip
 
 
 class ConversionSettings:
-    """Rule, alpha and backend of a converted model; all its hooks share one object, so `set_alpha` acts at once."""
+    """Rule, visible skip and backend of a converted model; its hooks share one object, so `set_alpha` acts at once."""
 
-    def __init__(self, rule: ScoreRule, alpha: float, backend: str) -> None:
-        check_share("alpha", alpha)
+    def __init__(self, rule: ScoreRule, alpha: float, backend: str, skip: Skip) -> None:
         check_backend(backend)
+        check_skip(skip)
         if type(rule) is not ScoreRule:
             raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
-        self.rule, self.alpha, self.backend = rule, float(alpha), backend
+        self.rule, self.backend, self.skip = rule, backend, skip
+        self.alpha = self._checked(alpha)
 
     @property
     def is_stock(self) -> bool:
@@ -33,15 +34,23 @@ class ConversionSettings:
                 raise ValueError(f"alpha_hidden belongs to the rule 'hopfield'; this model runs {rule.name!r}.")
             rule = ScoreRule.hopfield(alpha_hidden, rule.start)
         if alpha is not None:
-            check_share("alpha", alpha)
-            self.alpha = float(alpha)
+            self.alpha = self._checked(alpha)
         self.rule = rule
+
+    def _checked(self, alpha: float) -> float:
+        check_share("alpha", alpha)
+        if self.skip == "replace" and alpha == 0:
+            raise ValueError(
+                "skip='replace' puts alpha x + (1 - alpha) attention in place of the block's sum and needs alpha > 0, "
+                f"got alpha = 0 (rule {self.rule.name!r}); give alpha, or use skip='stream'."
+            )
+        return float(alpha)
 
     def to_config(self) -> dict[str, Any]:
         """As plain data for config.json."""
-        return {"alpha": self.alpha, "backend": self.backend, "rule": asdict(self.rule)}
+        return {"alpha": self.alpha, "skip": self.skip, "backend": self.backend, "rule": asdict(self.rule)}
 
     @classmethod
     def from_config(cls, data: Mapping[str, Any]) -> ConversionSettings:
-        """The settings that `to_config` wrote."""
-        return cls(ScoreRule(**data["rule"]), data["alpha"], data["backend"])
+        """The settings that `to_config` wrote; version 0.1 had no skip but "normed" and did not name it."""
+        return cls(ScoreRule(**data["rule"]), data["alpha"], data["backend"], data.get("skip", "normed"))

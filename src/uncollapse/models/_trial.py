@@ -17,7 +17,8 @@ from uncollapse.attention.rule import ScoreRule
 from ._hooks import add_hooks, remove_hooks
 from ._interface import KEYWORD, evaluation, refuse_unknown
 from ._settings import ConversionSettings
-from .families import LayerModules
+from .families import FAMILIES, Family, LayerModules
+from .skip_free import SKIP_FREE_KEY
 
 PROBE = "hopfield_probe"  # the attention implementation of the trial run: stock attention that records its caller
 
@@ -41,6 +42,26 @@ def check_convertible(model: PreTrainedModel) -> None:
         raise ValueError(f"{name} cannot be converted: it is spread over {', '.join(sorted(devices))}; use one device.")
 
 
+def check_replaceable(model: PreTrainedModel, family: Family | None) -> None:
+    """Raise unless the block's sum of tokens and attention can be replaced exactly, from the output of W_O alone."""
+    name = type(model).__name__
+    if family is None:
+        raise ValueError(f"skip='replace' is for the families {', '.join(FAMILIES)}, not for {name}; use 'stream'.")
+    if not family.plain_sum:
+        raise ValueError(
+            f"skip='replace' cannot be exact in {name}: LayerScale or stochastic depth lies between W_O and the "
+            "block's sum; use 'stream'."
+        )
+    if getattr(model.config, SKIP_FREE_KEY, False):
+        raise ValueError(f"skip='replace' needs a residual to replace, and this {name} has none; use 'stream'.")
+    rate = getattr(model.config, family.dropout, 0.0) if family.dropout else 0.0
+    if rate > 0:
+        raise ValueError(
+            f"skip='replace' cannot be exact with dropout between W_O and the block's sum: {family.dropout} is {rate}; "
+            f"build {name} with {family.dropout}=0, or use 'stream'."
+        )
+
+
 def find_layers(model: PreTrainedModel) -> list[LayerModules]:
     """The attention layers of a model outside the table, found and tested by running it on a tiny batch.
 
@@ -52,7 +73,8 @@ def find_layers(model: PreTrainedModel) -> list[LayerModules]:
         batch = _tiny_batch(model)
         stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
         layers = _probe(model, batch)
-        add_hooks(model, ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference"), layers)
+        settings = ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference", skip="normed")
+        add_hooks(model, settings, layers)
         try:
             converted = _run(model, batch)
         finally:
@@ -97,7 +119,19 @@ class _Trial:
         for attention, output in zip(self.attentions, self.outputs, strict=True):
             parent, _, name = self.names[output].rpartition(".")
             holder = next(module for module, path in self.names.items() if path == parent)
-            yield LayerModules(self.names[attention], attention, holder, name)
+            yield LayerModules(self.names[attention], attention, holder, name, self._block(attention))
+
+    def _block(self, attention: nn.Module) -> nn.Module | None:
+        """The innermost element of a ModuleList around the attention, if its input has the shape of the attention's."""
+        modules = {path: module for module, path in self.names.items()}
+        path = self.names[attention]
+        while "." in path:
+            parent, _, _ = path.rpartition(".")
+            if isinstance(modules.get(parent), nn.ModuleList):
+                block = modules[path]
+                return block if self.entering.get(block) == self.entering.get(attention) else None
+            path = parent
+        return None
 
 
 def _probe(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerModules]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from uncollapse.attention.rule import ScoreRule, Start, chosen_rule
+from uncollapse.attention.rule import ScoreRule, Skip, Start, chosen_rule
 from uncollapse.extras import require
 
 from ._settings import ConversionSettings
@@ -28,19 +28,23 @@ def convert(
     *,
     alpha: float | None = None,
     alpha_hidden: float = 0.5,
+    skip: Skip = "stream",
     start: Start = "zero",
     rule: ScoreRule | None = None,
     backend: str = "auto",
 ) -> Model:
     """Give a stock Hugging Face model inherited scores, in place; no parameter is added.
 
-    Each attention becomes alpha y + (1 - alpha) W_O softmax(H_n) V with H_n = alpha' H_{n-1} + (1 - alpha') Q K^T,
-    y being what enters the attention. The block's own residual stays. alpha = alpha_hidden = 0 is the stock model.
+    Each attention becomes alpha x + (1 - alpha) W_O softmax(H_n) V with H_n = alpha' H_{n-1} + (1 - alpha') Q K^T,
+    x being the tokens that enter the block. alpha = alpha_hidden = 0 is the stock model.
 
     Args:
         model: a transformers model, also inside a wrapper such as a PEFT model.
         alpha: weight of the visible skip; None is the rule's own (0.5 for hopfield, 0 for the others).
         alpha_hidden: alpha', the weight of the inherited scores.
+        skip: what alpha multiplies. "stream": the block's tokens before the norm; "normed": what enters the attention,
+            after the norm (what version 0.1 did; in a post-norm block the same as "stream"). With both, the block's own
+            residual stays. "replace": the tokens before the norm, in place of that residual.
         start: "zero" takes H_0 = 0, "raw" takes H_1 = S_1.
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
         backend: as in `hopfield_attention`.
@@ -56,7 +60,7 @@ def convert(
     torch.Size([1, 3, 16])
     """
     rule = chosen_rule(rule, alpha_hidden, start)
-    settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend)
+    settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend, skip)
     inner = transformers_model(model)
     if inner.name_or_path and not settings.is_stock:
         warnings.warn(

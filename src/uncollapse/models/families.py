@@ -32,21 +32,43 @@ class Family:
     key: str  # the module with W_K; the same one where they are fused
     layout: WeightLayout = "linear"
     rotary: bool = False
+    dropout: str = ""  # the config's probability of the dropout between W_O and the block's sum, if there is one
+    plain_sum: bool = True  # nothing else lies between W_O and the block's sum
 
 
 _LLAMA = Family("layers", "self_attn", "self_attn.o_proj", "self_attn.q_proj", "self_attn.k_proj", rotary=True)
 _BERT = Family(
-    "encoder.layer", "attention.self", "attention.output.dense", "attention.self.query", "attention.self.key"
+    "encoder.layer",
+    "attention.self",
+    "attention.output.dense",
+    "attention.self.query",
+    "attention.self.key",
+    dropout="hidden_dropout_prob",
 )
-_VIT = Family("layers", "attention", "attention.o_proj", "attention.q_proj", "attention.k_proj")
+_VIT = Family(
+    "layers",
+    "attention",
+    "attention.o_proj",
+    "attention.q_proj",
+    "attention.k_proj",
+    dropout="hidden_dropout_prob",
+)
 
 FAMILIES: dict[str, Family] = {
-    "gpt2": Family("h", "attn", "attn.c_proj", "attn.c_attn", "attn.c_attn", "fused_conv1d"),
+    "gpt2": Family("h", "attn", "attn.c_proj", "attn.c_attn", "attn.c_attn", "fused_conv1d", dropout="resid_pdrop"),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
-    "phi": Family("layers", "self_attn", "self_attn.dense", "self_attn.q_proj", "self_attn.k_proj", rotary=True),
+    "phi": Family(
+        "layers",
+        "self_attn",
+        "self_attn.dense",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        rotary=True,
+        dropout="resid_pdrop",
+    ),
     "gpt_neox": Family(
         "layers",
         "attention",
@@ -55,13 +77,21 @@ FAMILIES: dict[str, Family] = {
         "attention.query_key_value",
         "fused_heads",
         rotary=True,
+        dropout="hidden_dropout",
     ),
     "bert": _BERT,
     "roberta": _BERT,
     "distilbert": Family("transformer.layer", "attention", "attention.out_lin", "attention.q_lin", "attention.k_lin"),
     "vit": _VIT,
     "deit": _VIT,
-    "dinov2": Family("encoder.layer", "attention", "attention.o_proj", "attention.q_proj", "attention.k_proj"),
+    "dinov2": Family(
+        "encoder.layer",
+        "attention",
+        "attention.o_proj",
+        "attention.q_proj",
+        "attention.k_proj",
+        plain_sum=False,  # LayerScale and stochastic depth
+    ),
 }
 
 
@@ -73,6 +103,7 @@ class LayerModules:
     attention: nn.Module
     output_parent: nn.Module  # W_O is looked up each time: adapters may replace it
     output_name: str
+    block: nn.Module | None  # whose first argument is the residual stream; None where it was not found
 
     @property
     def output(self) -> nn.Module:
@@ -99,6 +130,7 @@ def layers_of(model: PreTrainedModel, family: Family) -> Iterator[LayerModules]:
             attention=block.get_submodule(family.attention),
             output_parent=block.get_submodule(parent),
             output_name=name,
+            block=block,
         )
 
 

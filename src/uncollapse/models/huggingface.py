@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedModel
 from ._hooks import CONFIG_KEY, add_hooks, conversion_of, remove_hooks
 from ._interface import KEYWORD, NAME, PassScores, evaluation, is_causal_call, refuse_unknown
 from ._settings import ConversionSettings
-from ._trial import check_convertible, find_layers
+from ._trial import check_convertible, check_replaceable, find_layers
 from .families import family_of, layers_of
 from .skip_free import SKIP_FREE_KEY, remove_residuals
 
@@ -38,12 +38,14 @@ def install(model: PreTrainedModel, settings: ConversionSettings) -> None:
     try:
         check_convertible(model)
         family = family_of(model)
+        if settings.skip == "replace":
+            check_replaceable(model, family)
         layers = list(layers_of(model, family)) if family is not None else find_layers(model)
+        add_hooks(model, settings, layers)
     except ValueError:
         if before is not None:
             add_hooks(model, before.settings, before.layers)
         raise
-    add_hooks(model, settings, layers)
 
 
 def uninstall(model: PreTrainedModel) -> None:

@@ -53,7 +53,7 @@ def convert_to_recipe(model: PreTrainedModel, recipe: Recipe) -> None:
     with warnings.catch_warnings():
         if recipe.alpha_warmup:  # which is what the warning about loaded weights asks for
             warnings.simplefilter("ignore")
-        convert(model, alpha=alpha, rule=rule, backend=recipe.backend)
+        convert(model, alpha=alpha, skip=recipe.skip, rule=rule, backend=recipe.backend)
 
 
 def rule_of(recipe: Recipe) -> ScoreRule:

@@ -56,6 +56,9 @@ class Recipe:
         "self_attention", "how attention scores are inherited from layer to layer"
     )
     alpha: float | None = key(None, "weight of the visible skip; by default that of the rule")
+    skip: Literal["stream", "normed", "replace"] = key(
+        "stream", "what alpha multiplies: tokens before the norm, after it, or before it in place of the residual"
+    )
     alpha_hidden: float = key(0.5, "weight alpha' of the inherited scores (hopfield)")
     start: Literal["zero", "raw"] = key("zero", "hidden state before layer 1 (hopfield)")
     backend: str = key("auto", "attention backend: auto, reference, carried or stacked")
@@ -121,10 +124,22 @@ class Recipe:
             raise ValueError(
                 f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield."
             )
+        if self.skip == "replace":
+            self._check_replace()
         if self.probe and (self.model is None or self.task != "images"):
             raise ValueError("probe needs a trained image model: give its folder with --model.")
         if self.model is None and self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, got {self.width} and {self.heads}.")
+
+    def _check_replace(self) -> None:
+        """`skip: replace` changes the block's sum from the output of W_O, so nothing may lie between the two."""
+        for name in ("dropout", "drop_path", "alpha_warmup"):
+            if getattr(self, name):
+                raise ValueError(f"skip: replace does not go with {name}, got {getattr(self, name)}; leave one out.")
+        if not self.residual:
+            raise ValueError("skip: replace needs a residual to replace; leave out residual: false, or use stream.")
+        if self.alpha == 0 or (self.alpha is None and self.rule != "hopfield"):
+            raise ValueError(f"skip: replace needs alpha > 0, and rule {self.rule} has none of its own; give alpha.")
 
     @classmethod
     def find(cls, name: str | Path) -> Recipe:

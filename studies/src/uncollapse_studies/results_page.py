@@ -55,7 +55,7 @@ NOT_MADE = """\
 - Appendix Figures 6 to 8 and 10 to 12 (cosines in ViT-S, -B and -L) and 15 to 20 (entropies there): networks of that
   size do not train on two cores. Figure 4 is of GPT-2 medium; ours is smaller than GPT-2 small.
 - Appendix Figure 9 (CIFAR-100), and α = 0.7 beside 0.5 in Figures 5 to 12: left out for time.
-- Figures 13 to 20 have a violin a head; ours pool the heads of a layer.
+- Figures 13 to 20 have one violin per head; ours pool the heads of a layer.
 - The main text's tables of LLaMA, of GPT-2 medium, of ViT-S, -B and -L, of ImageNet-1k and of CIFAR-100, and the probes
   of Food101, Stanford Dogs and Stanford Cars. There are [recipes](training.md) for the networks.
 """

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from uncollapse.attention import AttentionOnly, ScoreRule
+from uncollapse.attention.rule import Skip
 from uncollapse.metrics import residual_ratio
 
 COLLAPSED = 0.01  # below this the tokens differ by less than a hundredth of their size
@@ -49,6 +50,7 @@ def residual_by_depth(
     width: int = 192,
     heads: int = 3,
     layer_norm: bool = True,
+    skip: Skip = "normed",  # without another residual the stream would shrink by alpha in every layer
     init: str = "xavier",
     seeds: int = 3,
     variants: Iterable[NetworkVariant] = VARIANTS,
@@ -66,7 +68,14 @@ def residual_by_depth(
                 torch.manual_seed(seed)
                 x = random_tokens(ids, width)
                 network = AttentionOnly(
-                    depth, width, heads, alpha=variant.alpha, rule=variant.rule, layer_norm=layer_norm, init=init
+                    depth,
+                    width,
+                    heads,
+                    alpha=variant.alpha,
+                    skip=skip,
+                    rule=variant.rule,
+                    layer_norm=layer_norm,
+                    init=init,
                 ).to(x.dtype)
                 with torch.no_grad():
                     ratios = [residual_ratio(tokens).mean().item() for tokens in network(x)]

@@ -33,7 +33,7 @@ PAPERS = {
 
 
 def audit(chosen: Iterable[Claim], run: AuditRun, tick: Callable[[], object] = lambda: None) -> list[dict[str, Any]]:
-    """One row a claim: what it states, what was found, where its check is. A check that crashes is a row too."""
+    """One row per claim: what it states, what was found, where its check is. A check that crashes is a row too."""
     rows = []
     with one_thread():
         for claim in chosen:

@@ -22,7 +22,7 @@ ROUNDING = 1e-9  # relative; what float64 loses in the checks of identities
 
 @dataclass(frozen=True)
 class Plot:
-    """Data of a small chart: one row a point (x, y, series)."""
+    """Data of a small chart: one row per point (x, y, series)."""
 
     x: str  # title of the axis
     y: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -51,8 +51,16 @@ class Cell:
 
     @cached_property
     def definition(self) -> str:
-        """A fingerprint of the training: equal for cells that train the same network, in whatever artefact."""
-        keys = {name: value for name, value in asdict(self.resolved()).items() if name not in IRRELEVANT}
+        """A fingerprint of the training: equal for cells that train the same network, in whatever artefact.
+
+        Keys at their default are left out, so that a key that recipes gain later changes no fingerprint.
+        """
+        defaults = {field.name: field.default for field in fields(Recipe)}
+        keys = {
+            name: value
+            for name, value in asdict(self.resolved()).items()
+            if name not in IRRELEVANT and value != defaults[name]
+        }
         if self.base is not None:
             keys["model"] = self.base.definition
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]

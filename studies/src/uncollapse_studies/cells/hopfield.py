@@ -13,13 +13,15 @@ from .tiny import at_budget
 # alpha None is the rule's own, which has to be said: the papers' recipes name 0.5.
 METHODS: dict[str, dict[str, Any]] = {
     "self-attention": {"rule": "self_attention", "alpha": None},
-    "hopfield": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.5},
-    "alpha-only": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.0},
+    "hopfield": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.5, "skip": "normed"},
+    "alpha-only": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.0, "skip": "normed"},
     "alpha-hidden-only": {"rule": "hopfield", "alpha": 0.0, "alpha_hidden": 0.5},
     "realformer": {"rule": "realformer", "alpha": None},
     "revit": {"rule": "revit", "alpha": None},
 }
-STRONGER = {"hopfield-0.7": {"rule": "hopfield", "alpha": 0.7, "alpha_hidden": 0.7}}  # the paper's ViT has it, too
+STRONGER = {  # the paper's ViT has it, too
+    "hopfield-0.7": {"rule": "hopfield", "alpha": 0.7, "alpha_hidden": 0.7, "skip": "normed"},
+}
 PLAIN, OURS = "self-attention", "hopfield"
 IN_VIOLINS = ("self-attention", "hopfield", "alpha-only", "alpha-hidden-only")
 GRID = {  # of the ablation
@@ -74,7 +76,7 @@ def _ablation(pairs: Sequence[tuple[float, float]]) -> Iterator[tuple[str, str, 
     yield PLAIN, PLAIN, METHODS[PLAIN]
     for alpha, hidden in pairs:
         label = f"alpha-{alpha:g}-hidden-{hidden:g}"
-        yield label, OURS, {"rule": "hopfield", "alpha": alpha, "alpha_hidden": hidden}
+        yield label, OURS, {"rule": "hopfield", "alpha": alpha, "alpha_hidden": hidden, "skip": "normed"}
 
 
 def skipfree_cells(budget: Budget, seeds: int) -> list[Cell]:

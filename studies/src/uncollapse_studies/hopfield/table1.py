@@ -197,7 +197,7 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
 
 
 def summary(ours: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
-    """A row a depth: the printed ratios, and ours as mean ± spread."""
+    """One row per depth: the printed ratios, and ours as mean ± spread."""
     numbers = [f"{mean:.3g} ± {spread:.1g}" for mean, spread in zip(ours["mean"], ours["spread"], strict=True)]
     shown = pd.concat([printed.assign(shown=printed["mean"].map("{:.3g}".format)), ours.assign(shown=numbers)])
     wide = shown.pivot(index="depth", columns="network", values="shown")

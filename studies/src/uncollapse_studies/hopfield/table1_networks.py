@@ -111,7 +111,7 @@ def built(
     """Tokens and network of one seed."""
     torch.manual_seed(seed)
     tokens = embedded(pixels, setting, init)
-    network = AttentionOnly(setting.depth, setting.width, setting.heads, layer_norm=norm, init=init)
+    network = AttentionOnly(setting.depth, setting.width, setting.heads, layer_norm=norm, init=init, skip="normed")
     if projection == "joint":
         join_projections(network, init)
     return tokens, network
