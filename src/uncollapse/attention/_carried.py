@@ -177,7 +177,7 @@ class CarriedLayer(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         hidden = settings.new_buffer(settings.layout, q)
         out, logsumexp = tiles.forward(q, k, v, old, hidden, settings)
-        ctx.save_for_backward(q, k, v, out, hidden, logsumexp)
+        ctx.save_for_backward(q, k, v, out, hidden, logsumexp, attn_mask)  # the mask too, so that a change is noticed
         ctx.set_materialize_grads(False)
         ctx.settings, ctx.status = settings, status
         return out, hidden
@@ -189,7 +189,7 @@ class CarriedLayer(torch.autograd.Function):
             raise RuntimeError(SECOND_BACKWARD)
         ctx.status.invalid_reason = OVERWRITTEN
         settings: CarriedSettings = ctx.settings
-        q, k, v, out, hidden, logsumexp = ctx.saved_tensors
+        q, k, v, out, hidden, logsumexp, _ = ctx.saved_tensors
         _, _, _, needs_old, needs_mask, _, _ = ctx.needs_input_grad
         hidden = hidden.detach()
         grad_old = grad_mask = None

@@ -19,6 +19,11 @@ from ._stacked_tiles import StackedSettings
 from ._strips import SoftmaxSettings, refuse_second_order
 from .state import Engine, HiddenState, score_dtype
 
+CHANGED = (
+    "the queries or keys of an earlier layer were changed in place after their attention, so the scores of this state "
+    "are lost; change a copy instead, or use backend='carried', which keeps the scores themselves."
+)
+
 
 class ScoreTerm(NamedTuple):
     """One layer's term of H_n: weight Q K^T."""
@@ -26,6 +31,18 @@ class ScoreTerm(NamedTuple):
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
     weight: float
+    versions: tuple[int, ...]  # of q and k when the layer ran; empty where torch does not count changes
+
+    def check(self) -> None:
+        """Raise if q or k was changed in place since."""
+        if self.versions and self.versions != _versions(self.q, self.k):
+            raise RuntimeError(CHANGED)
+
+
+def _versions(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    if torch.compiler.is_compiling() or q.is_inference() or k.is_inference():
+        return ()
+    return q._version, k._version
 
 
 class StackedState(HiddenState):
@@ -37,7 +54,7 @@ class StackedState(HiddenState):
     backend = "stacked"
 
     def __init__(self, layer: int, terms: tuple[ScoreTerm, ...], engine: Engine) -> None:
-        q, k, _ = terms[-1]
+        q, k = terms[-1].q, terms[-1].k
         super().__init__(layer, (*q.shape[:3], k.shape[2]), score_dtype(q.dtype), q.device, engine)
         self.terms = terms
 
@@ -46,16 +63,22 @@ class StackedState(HiddenState):
 
     def rows(self, start: int, stop: int) -> Tensor:
         total = None
-        for q, k, weight in self.terms:
-            k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-            part = weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
+        for term in self.terms:
+            term.check()
+            q, k = term.q, term.k.repeat_interleave(term.q.shape[1] // term.k.shape[1], dim=1)
+            part = term.weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
             total = part if total is None else total + part
         assert total is not None  # a state has at least its own layer
         return total
 
     def clone(self) -> StackedState:
-        terms = tuple(ScoreTerm(q.clone(), k.clone(), weight) for q, k, weight in self.terms)
-        return StackedState(self.layer, terms, self.engine)
+        return StackedState(self.layer, tuple(_cloned(term) for term in self.terms), self.engine)
+
+
+def _cloned(term: ScoreTerm) -> ScoreTerm:
+    term.check()
+    q, k = term.q.clone(), term.k.clone()
+    return ScoreTerm(q, k, term.weight, _versions(q, k))
 
 
 def stacked_attention(
@@ -73,8 +96,8 @@ def stacked_attention(
     window: int | None = None,
 ) -> tuple[Tensor, StackedState]:
     """One layer: out = softmax(sum_l weight_l Q_l K_l^T) V over the layers so far, or the last `window` of them."""
-    inherited = () if state is None else tuple(ScoreTerm(t.q, t.k, keep * t.weight) for t in state.terms)
-    terms = _significant((*inherited, ScoreTerm(q, k, take * scale)), window)
+    inherited = () if state is None else tuple(_weakened(term, keep) for term in state.terms)
+    terms = _significant((*inherited, ScoreTerm(q, k, take * scale, _versions(q, k))), window)
     qs, ks, weights = [t.q for t in terms], [t.k for t in terms], tuple(t.weight for t in terms)
     same_shape = all(t.q.shape == q.shape and t.k.shape == k.shape for t in terms)
     engine: Engine = tile_engine(q, attn_mask) if same_shape else "torch"  # C++ lays the terms side by side
@@ -101,6 +124,12 @@ def stacked_attention(
     return out, new
 
 
+def _weakened(term: ScoreTerm, keep: float) -> ScoreTerm:
+    """The term in the next layer."""
+    term.check()
+    return term._replace(weight=keep * term.weight)
+
+
 def _significant(terms: tuple[ScoreTerm, ...], window: int | None) -> tuple[ScoreTerm, ...]:
     """The terms of the last `window` layers whose weight is above the rounding of the largest term."""
     terms = terms if window is None else terms[-window:]
@@ -119,7 +148,7 @@ class StackedLayer(torch.autograd.Function):
     ) -> Tensor:
         qs, ks = _halves(queries_and_keys)
         out, logsumexp = tiles.forward(qs, ks, v, settings)
-        ctx.save_for_backward(v, out, logsumexp, *queries_and_keys)
+        ctx.save_for_backward(v, out, logsumexp, attn_mask, *queries_and_keys)
         ctx.settings = settings
         return out
 
@@ -127,10 +156,9 @@ class StackedLayer(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_order()
         settings: StackedSettings = ctx.settings
-        v, out, logsumexp, *queries_and_keys = ctx.saved_tensors
+        v, out, logsumexp, mask, *queries_and_keys = ctx.saved_tensors
         qs, ks = _halves(queries_and_keys)
         _, _, needs_mask, *_ = ctx.needs_input_grad
-        mask = settings.softmax.attn_mask
         grad_mask = torch.zeros_like(mask) if needs_mask and mask is not None else None
         dqs, dks, dv = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
         return None, dv, grad_mask, *dqs, *dks

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from ._carried import carried_attention
 from ._stacked import stacked_attention
@@ -86,6 +87,8 @@ def hopfield_attention(
     _check_mask(q, k, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale}.")
     if state is not None:
         _check_state(state, q, k)
     _check_continuation(backend, state, window)
@@ -93,6 +96,8 @@ def hopfield_attention(
         backend = state.backend
     elif backend == "auto":
         backend = choose_backend(q, k, is_causal, depth)
+    if backend != "reference":
+        _refuse_forward_mode(q, k, v, attn_mask)
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
     more = {} if window is None else {"window": window}
     with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
@@ -118,6 +123,14 @@ def _autocast_dtype(device_type: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device_type)
 
 
+def _refuse_forward_mode(*tensors: Tensor | None) -> None:
+    """Raise for inputs that carry a tangent: the tiles would drop it, and the derivative would be 0."""
+    if torch.compiler.is_compiling():
+        return
+    if any(t is not None and unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
+        raise RuntimeError("forward-mode derivatives need backend='reference'.")
+
+
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
@@ -129,6 +142,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
                 f"q, k and v must share dtype and device, got {q.dtype} on {q.device} for q "
                 f"and {tensor.dtype} on {tensor.device} for {name}."
             )
+    if q.shape[-1] < 1:
+        raise ValueError(f"the head size must be at least 1, got {q.shape[-1]}.")
     if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
         raise ValueError(f"k must have the batch and head size of q, got q {_shape(q)} and k {_shape(k)}.")
     if v.shape[:-1] != k.shape[:-1]:

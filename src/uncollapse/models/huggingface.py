@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
+from collections.abc import Iterable
 from typing import Any, cast
 
 import transformers
@@ -28,6 +31,7 @@ __all__ = [
     "uninstall",
 ]
 
+WRAPPERS = r"^((module|_orig_mod|base_model\.model)\.)+"  # what DDP, torch.compile and PEFT put before the names
 HUB_KEYWORDS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
@@ -73,10 +77,39 @@ def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTra
                 f"the config of {path} names the architecture {names[0]!r}, which transformers does not have; "
                 "pass auto_class, for example transformers.AutoModelForCausalLM."
             )
-    model = cast(PreTrainedModel, auto_class.from_pretrained(path, **kwargs))
+    model = _with_weights(path, auto_class, **kwargs)
     if getattr(model.config, SKIP_FREE_KEY, False):
         remove_residuals(model)
     data = getattr(model.config, CONFIG_KEY, None)
     if data is not None:
         install(model, ConversionSettings.from_config(data))
     return model
+
+
+def _with_weights(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTrainedModel:
+    """The model with the weights of `path`; transformers would replace those that it does not find by random ones."""
+    model, found = auto_class.from_pretrained(path, output_loading_info=True, **kwargs)
+    wrapped = next((key for key in found["unexpected_keys"] if re.match(WRAPPERS, key)), None)
+    if wrapped is not None and "key_mapping" not in kwargs:
+        prefix = wrapped[: len(wrapped) - len(re.sub(WRAPPERS, "", wrapped))]
+        warnings.warn(f"the names of the weights of {path} begin with {prefix}, which was removed.", stacklevel=4)
+        return _with_weights(path, auto_class, key_mapping={WRAPPERS: ""}, **kwargs)
+    for kind, keys in (("missing from", found["missing_keys"]), ("not expected in", found["unexpected_keys"])):
+        inside = sorted(key for key in keys if _in_base_model(model, key))
+        if inside:
+            raise ValueError(
+                f"{len(inside)} weights are {kind} {path} for a {type(model).__name__}: {_few(inside)}; "
+                "give a folder whose weights belong to its config, or name the right class."
+            )
+    return cast(PreTrainedModel, model)
+
+
+def _in_base_model(model: PreTrainedModel, key: str) -> bool:
+    """Whether a weight is one of the base model: heads may differ, and a pooler is one of them."""
+    part = key.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
+    return part != "pooler" and part in dict(model.base_model.named_children())
+
+
+def _few(names: Iterable[str], most: int = 3) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
