@@ -75,3 +75,28 @@ def test_the_command_line_says_it_in_a_sentence(tmp_path):
     assert run.returncode == 2
     assert "12 weights are missing from" in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def test_an_architecture_must_be_a_model(tmp_path):
+    build("gpt2").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("Trainer", "AutoTokenizer", "pipeline", "nothing"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": [name]}))
+        with pytest.raises(ValueError, match=f"names the architecture '{name}', which is no model of transformers"):
+            uc.from_pretrained(tmp_path)
+
+
+def test_code_in_the_folder_is_never_run_or_asked_about(tmp_path):
+    """Even if somebody answers yes to everything."""
+    folder = tmp_path / "model"
+    build("gpt2").save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": own}))
+    ran = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    command = [sys.executable, "-m", "uncollapse", "diagnose", folder, "--json"]
+    run = subprocess.run(command, input="y\n" * 50, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert not ran.exists()

@@ -81,6 +81,8 @@ def test_a_recipe_survives_its_yaml(tmp_path_factory, alpha_hidden, rate, steps,
             {"alpha_warmup": 5},
             "alpha_warmup raises alpha_hidden from 0, which rule self_attention does not have; use hopfield.",
         ),
+        ({"name": "../up"}, "name must be a plain name, since the run folder is called so, got '../up'."),
+        ({"name": "/abs"}, "name must be a plain name, since the run folder is called so, got '/abs'."),
         ({"skip": "none"}, "skip must be one of stream, normed, replace, got 'none'."),
         (
             {"skip": "replace", "rule": "realformer"},

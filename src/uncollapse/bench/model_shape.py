@@ -44,7 +44,7 @@ def model_shape(model: str, length: int, batch: int = 1) -> StackShape:
 def _from_config(folder: Path) -> tuple[int, int, int, int, bool]:
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(folder)
+    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     try:
         layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
     except AttributeError as error:

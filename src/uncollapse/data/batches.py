@@ -124,7 +124,7 @@ def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
 
     where = name or model.name_or_path
     try:
-        return AutoTokenizer.from_pretrained(where)
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError):
         raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.") from None
 

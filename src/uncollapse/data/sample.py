@@ -95,7 +95,7 @@ def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
     vocabulary = model.config.vocab_size
     if model.name_or_path:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+            tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
             ids = torch.tensor(tokenizer(embedded_text()[:60_000], add_special_tokens=False)["input_ids"])
             if len(ids) > LENGTH and int(ids.max()) < vocabulary:
                 return ids, "its own tokenizer"

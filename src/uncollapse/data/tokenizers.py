@@ -71,7 +71,7 @@ def _stored(name: str) -> PreTrainedTokenizerBase:
 
 def _pretrained(kind: Any, where: str, name: str) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(where)
+        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(where, trust_remote_code=False)
     except Exception as error:  # the hub, the parsers and the optional packages raise many kinds
         also = " (its stored file needs the packages sentencepiece and protobuf)" if name == "llama" else ""
         raise ValueError(

@@ -67,14 +67,15 @@ def change_alpha(model: PreTrainedModel, alpha: float | None, alpha_hidden: floa
 
 
 def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTrainedModel:
-    """A saved model, converted again if its config says so."""
+    """A saved model, converted again if its config says so; code that comes with it is not run unless asked for."""
+    kwargs = {"trust_remote_code": False} | kwargs  # without a value transformers may ask at the terminal
     if auto_class is None:
         where = {key: value for key, value in kwargs.items() if key in HUB_KEYWORDS}
         names = AutoConfig.from_pretrained(path, **where).architectures or [None]
         auto_class = getattr(transformers, str(names[0]), None)
-        if auto_class is None:
+        if not (isinstance(auto_class, type) and issubclass(auto_class, PreTrainedModel)):
             raise ValueError(
-                f"the config of {path} names the architecture {names[0]!r}, which transformers does not have; "
+                f"the config of {path} names the architecture {names[0]!r}, which is no model of transformers; "
                 "pass auto_class, for example transformers.AutoModelForCausalLM."
             )
     model = _with_weights(path, auto_class, **kwargs)

@@ -144,7 +144,7 @@ def check_model(recipe: Recipe) -> None:
         return
     path = model_path(recipe.model)
     try:
-        AutoConfig.from_pretrained(path)
+        AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         if Path(path).exists():
             raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error

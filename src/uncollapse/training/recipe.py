@@ -102,6 +102,8 @@ class Recipe:
     diagnose_examples: int = key(8, "number of held-out sequences or images per diagnosis")
 
     def __post_init__(self) -> None:
+        if self.name in (".", "..") or "/" in self.name or "\\" in self.name:
+            raise ValueError(f"name must be a plain name, since the run folder is called so, got {self.name!r}.")
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
