@@ -10,27 +10,33 @@ import torch
 
 import uncollapse as uc
 from tests.models.builders import batch, build
+from tests.models.two_processes import CHECKPOINTING, KINDS, READINGS
 
 
-@pytest.mark.parametrize("checkpointing", ["plain", "checkpointing"])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_processes_give_the_gradients_of_one(kind, checkpointing, tmp_path):
-    path = tmp_path / "gradients.pt"
-    root = Path(__file__).parents[2]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The gradients of every case, by two processes that are started once."""
+    folder = tmp_path_factory.mktemp("gradients")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
-        [*command, "-m", "tests.models.two_processes", kind, checkpointing, str(path)],
-        cwd=root,
+        [*command, "-m", "tests.models.two_processes", folder],
+        cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert run.returncode == 0, run.stderr[-2000:]
+    return folder
 
-    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6).train()
+
+@pytest.mark.parametrize("skip", READINGS)
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_give_the_gradients_of_one(kind, checkpointing, skip, folder):
+    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6, skip=skip).train()
     model(**batch("llama", rows=2)).logits.square().mean().backward()
-    got = torch.load(path, weights_only=True)
+    got = torch.load(folder / f"{kind}-{checkpointing}-{skip}.pt", weights_only=True)
     wanted = {name: p.grad for name, p in model.named_parameters()}
     assert got.keys() == wanted.keys()
     scale = max(grad.abs().max() for grad in wanted.values())

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from itertools import product
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,12 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 import uncollapse as uc
 from tests.models.builders import batch, build
 
+KINDS = ("ddp", "fsdp2")
+CHECKPOINTING = ("plain", "checkpointing")
+READINGS = ("stream", "normed", "replace")
 
-def main(kind: str, checkpointing: bool, path: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6).train()
-    if checkpointing:
+
+def gradients(kind: str, checkpointing: str, skip: str) -> dict[str, torch.Tensor]:
+    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6, skip=skip).train()
+    if checkpointing == "checkpointing":
         model.gradient_checkpointing_enable()
     if kind == "ddp":
         wrapped = DistributedDataParallel(model)
@@ -27,15 +31,20 @@ def main(kind: str, checkpointing: bool, path: str) -> None:
         wrapped = fully_shard(model)
     row = batch("llama", rows=2)["input_ids"][dist.get_rank()].unsqueeze(0)
     wrapped(input_ids=row).logits.square().mean().backward()
-    grads = {}
-    for name, parameter in model.named_parameters():
-        grad = parameter.grad
-        grads[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad
-    if dist.get_rank() == 0:
-        torch.save(grads, path)
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in found.items()}
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for case in product(KINDS, CHECKPOINTING, READINGS):
+        found = gradients(*case)
+        if dist.get_rank() == 0:
+            torch.save(found, folder / f"{'-'.join(case)}.pt")
     dist.barrier()
     os._exit(0)  # gloo's threads may wait for ever for tensors that are taken down with the interpreter
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "checkpointing", sys.argv[3])
+    main(Path(sys.argv[1]))

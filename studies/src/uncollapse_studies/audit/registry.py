@@ -29,6 +29,8 @@ def claims() -> dict[str, Claim]:
     for file in files:
         import_module(file)
     order = {file: number for number, file in enumerate(files)}  # checks registered from elsewhere come last
-    return dict(
-        sorted(CLAIMS.items(), key=lambda item: order.get(inspect.unwrap(item[1].check).__module__, len(order)))
-    )
+
+    def position(claim: Claim) -> int:
+        return order.get(inspect.unwrap(claim.check).__module__, len(order))
+
+    return dict(sorted(CLAIMS.items(), key=lambda item: position(item[1])))
