@@ -49,7 +49,7 @@ def test_who_collapses_is_named():
 
 def test_page_of_four_models_of_different_depth(tmp_path):
     reports = [diagnosis(n, heads, name=f"model {n}") for n, heads in ((2, 4), (3, 2), (5, 4), (6, 8))]
-    html = uc.compare_html(reports, tmp_path / "four.html").read_text(encoding="utf-8")
+    html = uc.compare(reports).to_html(tmp_path / "four.html").read_text(encoding="utf-8")
     text = unescape(re.sub("<[^>]+>", "", html))
     assert "Depth: 2 layers (model 2) against 3 layers (model 3)" in text
     assert all(f'id="head-map-{n}"' in html for n in (1, 2, 3, 4))
@@ -57,8 +57,8 @@ def test_page_of_four_models_of_different_depth(tmp_path):
 
 def test_like_named_reports_are_numbered_and_names_can_be_given(tmp_path):
     a, b = diagnosis(2), diagnosis(3)
-    assert "a model (1) against a model (2)" in uc.compare_html([a, b], tmp_path / "1.html").read_text("utf-8")
-    named = uc.compare_html([a, b], tmp_path / "2.html", names=["before", "after"])
+    assert "a model (1) against a model (2)" in uc.compare([a, b]).to_html(tmp_path / "1.html").read_text("utf-8")
+    named = uc.compare([a, b], names=["before", "after"]).to_html(tmp_path / "2.html")
     assert "before against after" in named.read_text("utf-8")
 
 

@@ -58,7 +58,7 @@ def test_names_are_escaped_everywhere(tmp_path):
     report.missing["spectrum"] = HOSTILE
     report.notes.append(HOSTILE)
     one = report.to_html(tmp_path / "one.html").read_text(encoding="utf-8")
-    two = uc.compare_html([report, diagnosis(5)], tmp_path / "two.html").read_text(encoding="utf-8")
+    two = uc.compare([report, diagnosis(5)]).to_html(tmp_path / "two.html").read_text(encoding="utf-8")
     for html in (one, two, report._repr_html_()):
         assert "<img src=x" not in html
         assert "<script>document" not in html
@@ -115,7 +115,7 @@ def test_a_part_that_was_not_measured_leaves_a_sentence_instead_of_its_charts(pa
     gone = {"tokens": "similarity-violins", "attention": "head-map", "weights": "eigenvalues"}[part]
     assert gone not in data(html, "charts")
     assert "depth-strip" in data(html, "charts")
-    both = uc.compare_html([report, diagnosis(2)], tmp_path / "two.html").read_text(encoding="utf-8")
+    both = uc.compare([report, diagnosis(2)]).to_html(tmp_path / "two.html").read_text(encoding="utf-8")
     assert "Not measured: " in both
 
 

@@ -31,7 +31,7 @@ def locater_penalty(
     It is differentiable. Only products of the size of a head are formed, in float32 for half precision weights.
 
     Args:
-        model: of a family in docs/huggingface.md; it may be wrapped by DDP, FSDP2, torch.compile or PEFT.
+        model: of a family in docs/models.md; it may be wrapped by DDP, FSDP2, torch.compile or PEFT.
         kappa_scale: weight of tr(W^T W), kappa_1 of the paper.
         kappa_mean: weight of (tr W - 1)^2, kappa_2 of the paper.
         reduction: "sum" over layers and heads, or "none" for a table (N, H).
