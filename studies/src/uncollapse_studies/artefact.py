@@ -48,10 +48,13 @@ class Artefact:
     stands_for: str = ""  # the tables and figures of the paper that it stands for
     minutes: float = 4.0  # of a cell at laptop budget, on two quiet cores
     function: str = "result"
+    following: Callable[[Budget, int, Store], list[Cell]] | None = None  # cells that depend on finished ones
 
-    def all_cells(self, budget: Budget, seeds: int | None = None) -> list[Cell]:
-        """Every cell, seed 0 of all methods first."""
-        return self.cells(budget, self.seeds if seeds is None else seeds)
+    def all_cells(self, budget: Budget, seeds: int | None = None, store: Store | None = None) -> list[Cell]:
+        """Every cell, seed 0 of all methods first; with a store also those that its finished cells ask for."""
+        seeds = self.seeds if seeds is None else seeds
+        following = [] if self.following is None or store is None else self.following(budget, seeds, store)
+        return [*self.cells(budget, seeds), *following]
 
     def result(self, found_cells: ArtefactCells) -> Result:
         """Table, chart and sentences from the finished cells."""

@@ -7,6 +7,7 @@ from functools import partial
 from .artefact import Artefact
 from .cells.cell import Budget, Cell
 from .cells.hopfield import IN_VIOLINS, ablation_cells, main_cells, probe_cells, skipfree_cells
+from .cells.readings import following_cells, reading_cells
 from .cells.localization import NETWORKS, penalty_cells, propagation_cells
 
 HOPFIELD, LOCALIZATION = "hopfield", "localization"
@@ -34,6 +35,20 @@ def _hopfield() -> list[Artefact]:
             partial(_main, f"hopfield-main-{model}", model, ()),
             seeds=3,
             stands_for=f"main text, {_MAIN[model]}",
+        )
+        for model, words in _WORDS.items()
+    ]
+    found += [
+        Artefact(
+            f"hopfield-readings-{model}",
+            f"What alpha multiplies, each method at its own rate, {words}",
+            HOPFIELD,
+            "hopfield.trained_readings",
+            partial(reading_cells, f"hopfield-readings-{model}", model),
+            seeds=3,
+            stands_for=f"main text, {_MAIN[model]}",
+            minutes=6.0,
+            following=partial(following_cells, f"hopfield-readings-{model}", model),
         )
         for model, words in _WORDS.items()
     ]

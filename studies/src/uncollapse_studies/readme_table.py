@@ -56,4 +56,5 @@ def findings(root: Path) -> str:
 
 
 def _found_cells(root: Path, id: str) -> ArtefactCells:
-    return ArtefactCells(ARTEFACTS[id], ARTEFACTS[id].all_cells(LAPTOP), Store(root / "studies/results/cells"))
+    store = Store(root / "studies/results/cells")
+    return ArtefactCells(ARTEFACTS[id], ARTEFACTS[id].all_cells(LAPTOP, store=store), store)

@@ -75,7 +75,7 @@ def drawn(root: Path) -> Iterator[tuple[Artefact, ArtefactCells, Result | None]]
     """Each artefact, its cells, and what is made of them; None while no cell is trained."""
     store = Store(root / "studies/results/cells")
     for artefact in ARTEFACTS.values():
-        found_cells = ArtefactCells(artefact, artefact.all_cells(LAPTOP), store)
+        found_cells = ArtefactCells(artefact, artefact.all_cells(LAPTOP, store=store), store)
         yield artefact, found_cells, artefact.result(found_cells) if found_cells.records else None
 
 

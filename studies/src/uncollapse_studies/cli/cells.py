@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -50,15 +50,20 @@ def run(settings: CellsOptions) -> int:
     _check_numbers(settings)
     artefact, started = ARTEFACTS[settings.id], time.perf_counter()
     budget: Budget = "tiny" if settings.quick else settings.budget
-    cells = artefact.all_cells(budget, settings.seeds)
     out = settings.out or Path(artefact.id)
     with ExitStack() as stack:
         workspace = _workspace(settings, stack)
+        cells = artefact.all_cells(budget, settings.seeds, workspace.store)
         chosen = _chosen(cells, settings, workspace)
         _check_writable(chosen, settings)
         folder = stack.enter_context(output_folder(out, settings.force or (out / f"{artefact.id}.json").is_file()))
         try:
-            run_cells(chosen, workspace, jobs=settings.jobs, force=settings.force, say=_say)
+            left, force = settings.at_most, settings.force
+            while chosen:
+                run_cells(chosen, workspace, jobs=settings.jobs, force=force, say=_say)
+                left, force = None if left is None else left - len(chosen), False
+                cells = artefact.all_cells(budget, settings.seeds, workspace.store)
+                chosen = _chosen(cells, replace(settings, at_most=left, force=False), workspace)
         except StoppedError as stopped:
             print(f"uncollapse reproduce cells: {stopped}", file=sys.stderr)
             return 128 + (signal.SIGTERM if "SIGTERM" in str(stopped) else signal.SIGINT)
@@ -103,10 +108,11 @@ def _check_writable(chosen: list[Cell], settings: CellsOptions) -> None:
 def _chosen(cells: list[Cell], settings: CellsOptions, workspace: CellWorkspace) -> list[Cell]:
     """The cells to train: those of `only`, of them those that are missing, of them at most `at_most`."""
     if settings.only is not None:
-        labels = list(dict.fromkeys(cell.label for cell in cells))
-        if settings.only not in labels:
-            raise UserError(f"there is no method {settings.only!r} in {settings.id}; it has {', '.join(labels)}.")
-        cells = [cell for cell in cells if cell.label == settings.only]
+        names = list(dict.fromkeys(cell.method for cell in cells)) + list(dict.fromkeys(cell.label for cell in cells))
+        if settings.only not in names:
+            known = ", ".join(dict.fromkeys(names))
+            raise UserError(f"there is no method {settings.only!r} in {settings.id}; it has {known}.")
+        cells = [cell for cell in cells if settings.only in (cell.method, cell.label)]
     missing = cells if settings.force else [cell for cell in cells if workspace.store.current(cell) is None]
     return missing if settings.at_most is None else missing[: settings.at_most]
 

@@ -37,7 +37,7 @@ def run(settings: ListOptions) -> int:
         kept = (cells.parent / figure.id / f"{figure.id}.json").is_file()
         rows.append((figure.id, _paper(figure.id), figure.time, "in results" if kept else "not kept", figure.title))
     for artefact in ARTEFACTS.values():
-        wanted = artefact.all_cells(budget)
+        wanted = artefact.all_cells(budget, store=store)
         there = [cell for cell in wanted if store.current(cell) is not None]
         to_train = {cell.definition for cell in wanted} - known  # other artefacts may have trained the same networks
         time = f"{len(to_train) * artefact.minutes:.0f} min" if budget == "laptop" else GPU[artefact.paper]

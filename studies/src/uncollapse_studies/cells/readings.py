@@ -1,0 +1,145 @@
+"""The cells of the fair comparison: every reading of the visible skip, each at its own learning rate.
+
+Seed 0 tries rates a factor of 2 apart, until the best is not at an end. More seeds follow at the best rate alone. Rates
+are constant after a short warm-up, so that a flat loss is not one that the schedule has flattened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from uncollapse.statistics import differences, summarise
+
+from .cell import Budget, Cell
+from .hopfield import RECIPES
+from .store import Store
+from .tiny import at_budget
+
+PLAIN = "self-attention"
+READINGS = ("stream", "normed", "replace")
+MORE_SEEDS = 5  # where the difference from self-attention is undecided
+MOST_RATES = 9
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The networks of one comparison: the keys that all share, the rates to try first, and alpha = alpha'."""
+
+    rates: tuple[float, ...]  # a factor of 2 apart
+    shares: tuple[float, ...]
+    keys: Mapping[str, Any]
+
+
+COMPARISONS = {
+    "gpt2": Comparison(
+        rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
+        shares=(0.5,),
+        keys={
+            **{"vocab_size": 2048, "width": 64, "schedule": "constant", "steps": 3500, "eval_every": 350},
+            **{"eval_examples": 512, "save_every": 350, "diagnose_every": 1750},
+        },
+    ),
+    "vit": Comparison(
+        rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+        shares=(0.5, 0.7),
+        keys={
+            **{"width": 64, "schedule": "constant", "steps": 2500, "eval_every": 250},
+            **{"eval_examples": 5000, "save_every": 250, "diagnose_every": 1250},
+        },
+    ),
+}
+
+
+def methods(model: str) -> dict[str, dict[str, Any]]:
+    """The keys of each method; what decides the paper's claim comes first.
+
+    >>> list(methods("gpt2"))[:4]
+    ['self-attention', 'hopfield-stream', 'hopfield-normed', 'hopfield-replace']
+    """
+    found: dict[str, dict[str, Any]] = {PLAIN: {"rule": "self_attention", "alpha": None}}
+    for share in COMPARISONS[model].shares:
+        for skip in READINGS:
+            name = f"hopfield-{skip}" + (f"-{share:g}" if share != 0.5 else "")
+            found[name] = {"rule": "hopfield", "alpha": share, "alpha_hidden": share, "skip": skip}
+    for skip in READINGS:
+        found[f"alpha-{skip}"] = {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.0, "skip": skip}
+    found["alpha-hidden"] = {"rule": "hopfield", "alpha": 0.0, "alpha_hidden": 0.5}
+    found["realformer"] = {"rule": "realformer", "alpha": None}
+    found["revit"] = {"rule": "revit", "alpha": None}
+    return found
+
+
+def reading_cells(artefact: str, model: str, budget: Budget, seeds: int) -> list[Cell]:
+    """Seed 0 of every method at the rates to try first, the middle one first."""
+    rates = sorted(COMPARISONS[model].rates, key=lambda rate: _distance(rate, model))
+    return [_cell(artefact, model, name, rate, 0, budget) for name in methods(model) for rate in rates]
+
+
+def following_cells(artefact: str, model: str, budget: Budget, seeds: int, store: Store) -> list[Cell]:
+    """What the finished cells ask for: rates beyond an end, then seeds at the best rate."""
+    found: list[Cell] = []
+    losses: dict[str, list[float]] = {}
+    for name in methods(model):
+        extra, best = _search(artefact, model, name, budget, store)
+        found += extra
+        if best is not None:
+            own = [_cell(artefact, model, name, best, seed, budget) for seed in range(max(seeds, MORE_SEEDS))]
+            found += own[1:seeds]
+            losses[name] = [loss for cell in own if (loss := held_out_loss(store, cell)) is not None]
+            if seeds > 1 and _straddles(losses, name, seeds):
+                found += own[seeds:]
+    return found
+
+
+def held_out_loss(store: Store, cell: Cell) -> float | None:
+    """The last held-out loss; infinite where the run diverged, None where it is not trained."""
+    record = store.current(cell)
+    if record is None:
+        return None
+    finished = record["status"] == "finished"
+    return float(record["numbers"].get("eval_loss", math.inf)) if finished else math.inf
+
+
+def _search(artefact: str, model: str, name: str, budget: Budget, store: Store) -> tuple[list[Cell], float | None]:
+    """The cells beyond the first rates, and the best rate; None as long as it is not known."""
+    rates, extra = list(COMPARISONS[model].rates), []
+    while True:
+        losses = [held_out_loss(store, _cell(artefact, model, name, rate, 0, budget)) for rate in rates]
+        known = [loss for loss in losses if loss is not None]
+        if len(known) < len(losses):
+            return extra, None
+        best = min(range(len(rates)), key=lambda i: (known[i], _distance(rates[i], model)))
+        if 0 < best < len(rates) - 1 or len(rates) >= MOST_RATES:
+            return extra, rates[best]
+        rates = [rates[0] / 2, *rates] if best == 0 else [*rates, rates[-1] * 2]
+        extra.append(_cell(artefact, model, name, rates[0 if best == 0 else -1], 0, budget))
+
+
+def _straddles(losses: Mapping[str, Sequence[float]], name: str, seeds: int) -> bool:
+    """Whether the seeds so far leave the difference from self-attention open."""
+    both = (losses.get(PLAIN, ()), losses[name])
+    if any(len(values) < seeds for values in both):
+        return False
+    if name == PLAIN:
+        return False
+    gap = differences(summarise(both[0]), {name: summarise(both[1])})[name]
+    return gap.verdict == "undecided" or len(both[1]) > seeds
+
+
+def _distance(rate: float, model: str) -> float:
+    """In factors of 2 from the middle of the rates to try first."""
+    rates = COMPARISONS[model].rates
+    return abs(math.log2(rate / rates[len(rates) // 2]))
+
+
+def _cell(artefact: str, model: str, name: str, rate: float, seed: int, budget: Budget) -> Cell:
+    recipe = RECIPES[model][budget]
+    method = methods(model)[name]
+    keys = {**(COMPARISONS[model].keys if budget != "paper" else {}), **method, "learning_rate": rate}
+    own = {key: float(method[key]) for key in ("alpha", "alpha_hidden") if method.get(key) is not None}
+    return Cell(
+        artefact, f"{name}-rate-{rate:g}", name, seed, budget, recipe, at_budget(budget, recipe, keys), own
+    )

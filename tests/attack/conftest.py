@@ -1,0 +1,38 @@
+"""How large an attack is, and how its outcome is counted."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from uncollapse import files
+
+COUNTS = Path(__file__).parent / "counts.json"
+
+
+@pytest.fixture(scope="session")
+def full():
+    """Whether everything is tried, or the subset that the ordinary tests have time for."""
+    return os.environ.get("UNCOLLAPSE_ATTACK") == "full"
+
+
+@pytest.fixture
+def promise(full, record_property):
+    """promise("kills resumed bit-identical", tried=367, kept=364): prints the count and fails unless all were kept.
+
+    A whole attack also keeps the count for docs/reliability.md.
+    """
+
+    def check(what, *, tried, kept):
+        print(f"{what}: {kept} of {tried}")
+        record_property(what, f"{kept} of {tried}")
+        if full:
+            with files.lock(COUNTS.with_suffix(".lock")):
+                known = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+                known[what] = {"tried": tried, "kept": kept}
+                files.write(COUNTS, json.dumps(known, indent=1, sort_keys=True) + "\n")
+        assert tried > 0, f"{what}: nothing was tried"
+        assert kept == tried, f"{what}: {kept} of {tried}"
+
+    return check
