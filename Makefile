@@ -6,7 +6,7 @@ CORE := .venv-core
 # What needs torch, numpy, pandas and tqdm alone.
 CORE_TESTS := tests/attention tests/metrics tests/theory tests/test_core.py tests/diagnosis/test_observer.py
 
-.PHONY: demo test test-core lint bench clean
+.PHONY: demo test test-core attack lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/uncollapse demo --force
@@ -14,6 +14,14 @@ demo: $(STAMP)
 # worksteal: the tests of a file mostly stay together, so that what they share is made once
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# All of tests/attack, of which `make test` runs a part; the counts are those that docs/reliability.md states.
+# One process: the attacks measure, kill and fill their own.
+attack: $(STAMP)
+	rm -f tests/attack/counts.json
+	UNCOLLAPSE_ATTACK=full $(BIN)/python -m pytest tests/attack --durations 10
+	rm -f tests/attack/counts.lock
+	cat tests/attack/counts.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,11 +37,17 @@ test-core:
 	$(CORE)/bin/pip install --quiet --constraint constraints.txt . pytest pytest-xdist hypothesis
 	$(CORE)/bin/python -m pytest -n auto --dist worksteal $(CORE_TESTS)
 
-# Installed once, and again only when what is to be installed changes.
-$(STAMP): pyproject.toml studies/pyproject.toml constraints.txt
+# Installed once, and again only when what is to be installed changes. LOCKED=1, as in CI: nothing is installed that has
+# not the sha256 of requirements.lock, which .ci/lock writes (Linux, Python 3.11).
+$(STAMP): pyproject.toml studies/pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
+ifdef LOCKED
+	$(BIN)/pip install --quiet --no-deps --require-hashes --only-binary :all: --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable . --editable studies
+else
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable studies
+endif
 	touch $@
 
 clean:

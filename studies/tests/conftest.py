@@ -11,9 +11,12 @@ from uncollapse_studies.artefacts import ARTEFACTS
 def tiny_artefacts(monkeypatch):
     """The registry with entries whose cells are tiny, of one seed, whatever the budget; the paper's own stay."""
     for id, artefact in list(ARTEFACTS.items()):
-        monkeypatch.setitem(ARTEFACTS, id, dataclasses.replace(artefact, cells=_tiny(artefact.cells)))
+        tiny = dataclasses.replace(artefact, cells=_tiny(artefact.cells), following=_tiny(artefact.following))
+        monkeypatch.setitem(ARTEFACTS, id, tiny)
     return ARTEFACTS
 
 
 def _tiny(cells):
-    return lambda budget, seeds: cells("paper" if budget == "paper" else "tiny", 1)
+    if cells is None:
+        return None
+    return lambda budget, seeds, *store: cells("paper" if budget == "paper" else "tiny", 1, *store)

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from uncollapse.data.cache import META, cache_key, cached_folder
+from uncollapse.data.cache import cache_key, cached_folder
+from uncollapse.files import MANIFEST
 
 WRITER = """
 import sys, time
@@ -55,8 +56,8 @@ def test_an_entry_is_written_once():
         lambda folder: (folder / "data").write_text("hell"),
         lambda folder: (folder / "data").write_text("jello"),
         lambda folder: (folder / "data").unlink(),
-        lambda folder: (folder / META).unlink(),
-        lambda folder: (folder / META).write_text('{"files": '),
+        lambda folder: (folder / MANIFEST).unlink(),
+        lambda folder: (folder / MANIFEST).write_text('{"files": '),
     ],
     ids=["truncated", "other bytes", "missing", "no meta", "truncated meta"],
 )

@@ -93,6 +93,25 @@ def test_albert_runs_one_block_twelve_times_and_has_twelve_layers():
         assert report.layers["residual_ratio"][n - 1] == pytest.approx(oracle.layer_row(seen)["residual_ratio"])
 
 
+def test_a_block_in_two_places_is_two_layers():
+    shared, copied = build("gpt2"), build("gpt2")
+    shared.config.use_cache = copied.config.use_cache = False  # a block caches its keys once, not per layer
+    shared.transformer.h[2] = shared.transformer.h[0]
+    copied.transformer.h[2].load_state_dict(copied.transformer.h[0].state_dict())
+    got, wanted = uc.diagnose(shared, batch("gpt2")), uc.diagnose(copied, batch("gpt2"))
+    np.testing.assert_allclose(got.layers, wanted.layers, rtol=1e-6, atol=1e-7)  # float32 sums round by where they lie
+    np.testing.assert_allclose(got.heads, wanted.heads, rtol=1e-6, atol=1e-7)
+
+
+def test_weights_of_whole_numbers_are_refused():
+    model = build("gpt2")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.char()
+    with pytest.raises(ValueError, match=r"are stored as torch.int8; dequantise the model first"):
+        uc.diagnose(model, batch("gpt2"))
+
+
 def test_attention_outside_the_interface_leaves_the_layer_metrics_and_a_reason():
     config = hf.GPTNeoConfig(
         hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global"], 2]], vocab_size=40

@@ -117,6 +117,42 @@ def test_what_cannot_be_converted_is_refused_and_left_alone(builder, sentence):
     assert torch.equal(torch.get_rng_state(), random)
 
 
+def test_a_block_that_serves_two_layers_is_refused():
+    model = build("gpt2")
+    model.transformer.h[2] = model.transformer.h[0]
+    before = footprint(model)
+    with pytest.raises(
+        ValueError, match=r"h\.0\.attn and h\.2\.attn share one attention, so its layers cannot be told"
+    ):
+        uc.convert(model)
+    assert footprint(model) == before
+
+
+def test_an_output_projection_that_serves_two_layers_is_refused():
+    model = build("llama")
+    model.model.layers[1].self_attn.o_proj = model.model.layers[0].self_attn.o_proj
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn and layers\.1\.self_attn share one output projection"):
+        uc.convert(model)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "vit"])
+def test_another_attention_implementation_after_convert_is_noticed(name):
+    """It would drop the inheritance and keep the skip."""
+    model, inputs = build(name), batch(name)
+    stock = logits(model, **inputs)
+    wanted = logits(uc.convert(model, alpha=0.4, alpha_hidden=0.6), **inputs)
+    model.set_attn_implementation("sdpa")
+    sentence = r"was set to 'sdpa', which inherits no scores; call set_attn_implementation\('hopfield'\)"
+    with pytest.raises(ValueError, match=sentence):
+        model(**inputs)
+    with pytest.raises(ValueError, match=sentence):
+        uc.diagnose(model, inputs)
+    model.set_attn_implementation("hopfield")
+    assert torch.equal(logits(model, **inputs), wanted)
+    model.set_attn_implementation("sdpa")
+    assert torch.equal(logits(uc.restore(model), **inputs), stock)
+
+
 def test_a_refused_second_conversion_leaves_the_first():
     model, inputs = uc.convert(build("gpt2"), alpha=0.4, alpha_hidden=0.6), batch("gpt2")
     wanted = logits(model, **inputs)

@@ -24,7 +24,7 @@ def data() -> torch.Tensor:
     return torch.randint(3, 40, (ROWS * STEPS, 11), generator=torch.Generator().manual_seed(0))
 
 
-def train(folder, rows, accumulation=1, callbacks=None, **options) -> hf.Trainer:
+def train(folder, rows, accumulation=1, callbacks=None, normalisation="update", example=None, **options) -> hf.Trainer:
     """A few steps of plain gradient descent; every gradient counts, none is rescaled."""
     model = build("llama").train()
     arguments = {"max_steps": STEPS, "logging_steps": 1, "optim": "sgd", "learning_rate": 0.01, "max_grad_norm": 0.5}
@@ -38,8 +38,8 @@ def train(folder, rows, accumulation=1, callbacks=None, **options) -> hf.Trainer
             use_cpu=True,
             **arguments | options,
         ),
-        train_dataset=[{"input_ids": row, "labels": row} for row in data()],
-        callbacks=[uc.LocaterCallback(**KAPPAS)] if callbacks is None else callbacks,
+        train_dataset=[example(row) if example else {"input_ids": row, "labels": row} for row in data()],
+        callbacks=[uc.LocaterCallback(**KAPPAS, normalisation=normalisation)] if callbacks is None else callbacks,
     )
     trainer.train()
     return trainer
@@ -68,7 +68,8 @@ def main(kind: str, folder: str) -> None:
     torch.set_num_threads(1)
     processes = int(os.environ["WORLD_SIZE"])
     if kind == "ddp":
-        model = train(folder, ROWS // processes, ddp_backend="gloo").model
+        own = {"rows": ROWS // processes, "ddp_backend": "gloo"}
+        found = {kind: weights(train(folder, **own, normalisation=kind).model) for kind in ("update", "tokens")}
     else:
         dist.init_process_group("gloo")
         model = build("llama").train()
@@ -76,7 +77,7 @@ def main(kind: str, folder: str) -> None:
             fully_shard(block)
         train_by_hand(fully_shard(model), dist.get_rank(), processes)
         assert isinstance(model.model.layers[0].self_attn.q_proj.weight, DTensor)
-    found = weights(model)
+        found = {"update": weights(model)}
     if dist.get_rank() == 0:
         torch.save(found, f"{folder}/weights.pt")
     dist.barrier()

@@ -20,6 +20,8 @@ from tests.remedies.locater_training import KAPPAS, train, train_by_hand, weight
 from uncollapse.models.families import query_key_weights
 from uncollapse.remedies.locater import add_gradient
 
+LARGE = {name: 100 * kappa for name, kappa in KAPPAS.items()}  # so that they count after a division by tokens
+
 
 def formed(model, kappa_scale, kappa_mean) -> torch.Tensor:
     """The penalty (N, H) with every W = W_Q^T W_K (M x M) written out."""
@@ -141,6 +143,32 @@ def test_accumulation_does_not_change_the_result(tmp_path):
     assert (weights(none.model)[name] - weights(whole.model)[name]).abs().max() > 1e-3  # it did something
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_normalisation_by_tokens_divides_by_those_of_the_update(accumulation, tmp_path):
+    """What fairseq does to a penalty in its criterion: the sum over tokens and the penalty are divided alike."""
+    tokens = 16 * 11  # rows and length
+    divided = uc.LocaterCallback(**{name: kappa / tokens for name, kappa in LARGE.items()})
+    wanted = train(tmp_path / "divided", 16, callbacks=[divided])
+    by_tokens = uc.LocaterCallback(**LARGE, normalisation="tokens")
+    got = train(tmp_path / "tokens", 16 // accumulation, accumulation, callbacks=[by_tokens])
+    same(weights(got.model), weights(wanted.model))
+    one, other = (run.state.log_history[0]["locater/penalty"] for run in (got, wanted))
+    assert one == pytest.approx(other)
+
+
+def test_normalisation_by_tokens_leaves_out_padding(tmp_path):
+    def padded(row):
+        return {"input_ids": row, "labels": row, "attention_mask": (torch.arange(11) < 6).long()}
+
+    found = []
+    for callback in (
+        uc.LocaterCallback(**LARGE, normalisation="tokens"),
+        uc.LocaterCallback(**{name: kappa / (16 * 6) for name, kappa in LARGE.items()}),
+    ):
+        found.append(weights(train(tmp_path / "run", 16, callbacks=[callback], example=padded).model))
+    same(*found)
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_processes_do_not_change_the_result(kind, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -153,11 +181,13 @@ def test_processes_do_not_change_the_result(kind, tmp_path):
         timeout=300,
     )
     assert run.returncode == 0, run.stderr[-2000:]
+    found = torch.load(tmp_path / "weights.pt", weights_only=True)
     if kind == "ddp":
-        one = train(tmp_path / "one", 16).model
+        for normalisation in ("update", "tokens"):
+            same(found[normalisation], weights(train(tmp_path / "one", 16, normalisation=normalisation).model))
     else:
         train_by_hand(one := build("llama").train())
-    same(torch.load(tmp_path / "weights.pt", weights_only=True), weights(one))
+        same(found["update"], weights(one))
 
 
 def same(got, wanted):
@@ -256,6 +286,13 @@ def test_what_cannot_work_is_refused_with_a_sentence(tmp_path):
         uc.locater_penalty(torch.nn.Linear(2, 2), 0.1, 0.1)
     with pytest.raises(ValueError, match="kappa_scale must be a number that is not negative, got -1"):
         uc.LocaterCallback(-1, 0.1)
+    with pytest.raises(ValueError, match='normalisation must be "update" or "tokens", got \'batch\''):
+        uc.LocaterCallback(0.1, 0.1, normalisation="batch")
+    by_tokens = uc.LocaterCallback(0.1, 0.1, normalisation="tokens")
+    with pytest.raises(ValueError, match=r'"tokens" counts tokens of text, and ViT\w* takes pixel_values; use normal'):
+        by_tokens.on_train_begin(hf.TrainingArguments(str(tmp_path)), None, None, model=build("vit"))
+    with pytest.raises(ValueError, match="needs the number of tokens, which this Trainer does not count"):
+        by_tokens.on_pre_optimizer_step(None, hf.TrainerState(), None, model=build("llama"))
     with pytest.raises(ValueError, match='reduction must be "sum" or "none", got \'mean\''):
         uc.locater_penalty(build("bert"), 0.1, 0.1, reduction="mean")
     flat = build("bert")

@@ -120,6 +120,13 @@ def test_derivative_stays_below_its_bound(theta, xi, eta):
     assert size <= derivative_bound(theta, xi, eta) + 1e-12
 
 
+def test_the_bound_of_the_derivative_is_attained():
+    """In the middle, for a small eta, one of the two exponentials is 1 and the other 0; at xi = 0 only one is left."""
+    for theta, xi, eta in ((0.5, 1.0, 0.05), (0.5, -3.0, 0.05), (0.8, 0.0, 2.0)):
+        size = abs(signal_propagation_derivative(theta, xi, eta))
+        assert derivative_bound(theta, xi, eta) == pytest.approx(size, rel=1e-9)
+
+
 def test_traceless_weights_are_not_uniform():
     rho = signal_propagation([0.0, 0.5, 1.0], xi=0.0, eta=1e4)
     assert rho[1] / rho[0] == pytest.approx(np.sqrt(7.0), rel=1e-3)  # Lemma 2.3 says uniform

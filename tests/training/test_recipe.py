@@ -76,6 +76,10 @@ def test_a_recipe_survives_its_yaml(tmp_path_factory, alpha_hidden, rate, steps,
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0.0."),
         ({"family": "vit"}, "task language does not go with family vit; images are for vit only."),
         ({"residual": False}, "residual: false is for family vit only, got gpt2."),
+        (
+            {"normalisation": "tokens", "task": "images", "family": "vit"},
+            "normalisation: tokens is for task language, got images; use update.",
+        ),
         ({"width": 30}, "width must be a multiple of heads, got 30 and 4."),
         (
             {"alpha_warmup": 5},

@@ -6,18 +6,22 @@ import difflib
 import sys
 import textwrap
 import traceback
+import warnings
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from uncollapse.extras import MissingExtraError, naming_missing_extra
+from uncollapse.files import printable
 
 S = TypeVar("S")
 WIDTH = 100  # characters of a line of --help
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "text"}
 METAVARS = {int: "INT", float: "FLOAT", bool: "true|false", Path: "PATH", str: "TEXT"}
+NO_MEMORY = "can't allocate memory"  # in the RuntimeError that torch raises in place of a MemoryError
 TRUTH = {"true": True, "false": False}
 
 
@@ -33,19 +37,39 @@ def option(default: Any = MISSING, help: str = "", positional: bool = False) -> 
 def guarded(name: str, debug: bool, call: Callable[[], int]) -> int:
     """Run `call` and turn an error of the user into one sentence and exit code 2; `debug` shows the traceback."""
     try:
-        with naming_missing_extra():
+        with naming_missing_extra(), _printable_warnings():
             return call()
     except BrokenPipeError:  # the reader of our output is gone, as in `uncollapse demo | head`
         sys.stderr.close()
         return 141
-    except (UserError, ValueError, OSError, MissingExtraError) as error:
+    except (UserError, ValueError, OSError, MissingExtraError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
+            raise  # a bug of ours, which needs its traceback
         if debug:
-            traceback.print_exc()
-        print(f"{name}: {error}", file=sys.stderr)
+            print(printable(traceback.format_exc()), file=sys.stderr)
+        print(f"{name}: {_sentence(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted.", file=sys.stderr)
         return 130
+
+
+def _sentence(error: Exception) -> str:
+    """An error as one line of plain characters, whatever stood in the files that it is about."""
+    if isinstance(error, MemoryError | RuntimeError):
+        return "there is not enough memory for this; make the model, the batch or the sequences smaller."
+    return printable(" ".join(str(error).split()))
+
+
+@contextmanager
+def _printable_warnings() -> Iterator[None]:
+    """Warnings too may quote names from files."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **options: printable(usual(*args, **options))
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, *, prefix: str = "", cutoff: float = 0.6) -> str:

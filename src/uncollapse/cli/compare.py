@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uncollapse.files import printable
+
 from .command import Command, option
-from .output import output_folder
+from .output import naming_full_disk, output_folder
 from .page import check_page_file, saved_diagnosis
 
 PAGE = "compare.html"
@@ -38,14 +40,15 @@ def run(settings: CompareOptions) -> int:
     elif out.suffix == ".html":
         check_page_file(out, settings.force)
         comparison = _compare(settings.items)
-        comparison.to_html(out, force=settings.force)
+        with naming_full_disk(out):
+            comparison.to_html(out, force=settings.force)
     else:
         with output_folder(out, settings.force) as folder:  # refuses before any work is done
             comparison = _compare(settings.items)
             for name, table in _tables(comparison).items():
                 table.to_csv(folder / f"{name}.csv", index=False)
             comparison.to_html(folder / PAGE)
-    print(json.dumps(_as_json(comparison), indent=1, allow_nan=False) if settings.json else comparison)
+    print(json.dumps(_as_json(comparison), indent=1, allow_nan=False) if settings.json else printable(str(comparison)))
     if out is not None:
         page = out if out.suffix == ".html" else out / PAGE
         print(f"\npage: {page}", file=sys.stderr if settings.json else sys.stdout)

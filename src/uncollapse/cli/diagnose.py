@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from uncollapse.files import printable
 
 from .command import Command, UserError, option
 from .output import output_folder
@@ -23,6 +26,7 @@ class DiagnoseOptions:
     data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
+    trust_remote_code: bool = option(False, "run the code that comes with the model; read it first")
     sequences: int = option(16, "number of sequences or images, with --data")
     length: int = option(256, "tokens in each sequence, with --data")
     out: Path | None = option(None, "folder for tables, page and saved diagnosis (default: uncollapse-diagnosis-NAME)")
@@ -49,7 +53,7 @@ def run(settings: DiagnoseOptions) -> int:
                 table.to_csv(folder / f"{name}.csv", index=False)
             report.save(folder / "diagnosis")
             report.to_html(folder / "report.html")
-    print(json.dumps(_as_json(report), indent=1, allow_nan=False) if settings.json else report)
+    print(json.dumps(_as_json(report), indent=1, allow_nan=False) if settings.json else printable(str(report)))
     if out is not None:
         print(f"\npage: {out / 'report.html'} (tables as CSV and the saved diagnosis beside it)", file=sys.stderr)
     collapsed = any(verdict.is_collapse for verdict in report.verdicts)
@@ -66,19 +70,25 @@ def _measure(settings: DiagnoseOptions) -> Any:
         logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = load_model(settings.model, settings.architecture)
+    model = load_model(settings.model, settings.architecture, settings.trust_remote_code)
     batches = None
     if settings.data is not None:
         batches = load_batches(model, settings.data, settings.tokenizer, settings.sequences, settings.length)
     elif settings.tokenizer is not None:
         raise UserError("--tokenizer goes with --data.")
-    report = diagnose(model, batches)
+    try:
+        report = diagnose(model, batches)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # of the model's own code: a config may describe a model that can be built but not run
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{settings.model} cannot be run: {type(error).__name__}: {reason}") from error
     if settings.data is not None:
         report.info["sample"] = settings.data
     return report
 
 
-def load_model(name: str, architecture: str | None) -> Any:
+def load_model(name: str, architecture: str | None, trust_remote_code: bool) -> Any:
     """The model in a folder, in a run folder's `model`, or on the hub."""
     import transformers
 
@@ -94,17 +104,23 @@ def load_model(name: str, architecture: str | None) -> Any:
         auto_class = getattr(transformers, architecture, None)
         if auto_class is None:
             raise UserError(f"transformers has no class {architecture!r}; name one such as BertForMaskedLM.")
+    where = str(path) if path.is_dir() else name
     try:
-        return from_pretrained(str(path) if path.is_dir() else name, auto_class)
+        with warnings.catch_warnings(record=True) as said:
+            model = from_pretrained(where, auto_class, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(_why_not_loaded(name, path, str(error))) from error
+    for warning in said:
+        print(f"uncollapse diagnose: {printable(str(warning.message))}", file=sys.stderr)
+    return model
 
 
 def _why_not_loaded(name: str, path: Path, reason: str) -> str:
+    reason = " ".join(reason.split())
     if "Unrecognized model" in reason:
         return f"the config of {name} does not say which model it is; name its class with --architecture."
     if path.is_dir():
-        return f"{name} cannot be loaded: {' '.join(reason.split())[:300]}"
+        return reason if str(path) in reason else f"{name} cannot be loaded: {reason[:300]}"
     return (
         f"there is no folder {name}, and the hub has no such model or cannot be reached; "
         "give the path of a folder that save_pretrained wrote."

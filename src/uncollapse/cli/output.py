@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from uncollapse.files import move, temporary_folder
 
 from .command import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -23,8 +26,19 @@ def output_folder(out: Path, force: bool) -> Iterator[Path]:
         raise UserError(
             f"{out} already holds files; choose another folder with --out, or pass --force to replace them."
         )
-    with temporary_folder(out) as new:
+    with naming_full_disk(out), temporary_folder(out) as new:
         yield new
         out.mkdir(exist_ok=True)
         for file in list(new.iterdir()):
             move(file, out / file.name)
+
+
+@contextmanager
+def naming_full_disk(out: Path) -> Iterator[None]:
+    """Raise a UserError in place of an error about a full disk, which does not say what was being written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(f"there is no room for {out} ({error.strerror}); choose another disk with --out.") from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .command import Command, UserError, option
+from .output import naming_full_disk
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ def run(settings: PageOptions) -> int:
         )
     reports = [uc.Diagnosis.load(folder) for folder in folders if folder is not None]
     drawn = reports[0] if len(reports) == 1 else uc.compare(reports)
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
-    drawn.to_html(settings.out, force=settings.force)
+    with naming_full_disk(settings.out):
+        settings.out.parent.mkdir(parents=True, exist_ok=True)
+        drawn.to_html(settings.out, force=settings.force)
     print(f"page: {settings.out}")
     return 0
 

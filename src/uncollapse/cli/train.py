@@ -89,7 +89,7 @@ def _exit_code(ended: Any) -> int:
         return 0
     if ended.status == "diverged":
         return 1
-    return 128 + (signal.SIGTERM if "SIGTERM" in ended.reason else signal.SIGINT)
+    return 128 + next((number for number in signal.Signals if number.name in ended.reason), signal.SIGINT)
 
 
 COMMAND = Command(

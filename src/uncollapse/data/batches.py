@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from uncollapse.extras import require
 from uncollapse.files import json_object
 
+from .arrays import read_arrays
 from .text import read_text
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def load_batches(
     path = Path(data)
     if path.is_file():
         if path.suffix == ".npz":
-            return _from_arrays(model, path, sequences)
+            return _from_arrays(model, path, sequences, length)
         if path.suffix in (".jsonl", ".json"):
             return _from_rows(model, _json_lines(path), str(path), tokenizer, sequences, length)
         return _from_text(model, read_text(path), str(path), tokenizer, sequences, length)
@@ -46,13 +47,13 @@ def _from_text(
     model: PreTrainedModel, text: str, source: str, tokenizer: str | None, sequences: int, length: int
 ) -> list[dict[str, Tensor]]:
     encode = _tokenizer(model, tokenizer)
-    length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
+    length = _at_most(model, length)
     ids = encode(text[: 12 * sequences * length], add_special_tokens=False)["input_ids"]  # a token is rarely longer
     pieces = [ids[start : start + length] for start in range(0, len(ids), length)][:sequences]
     pieces = [piece for piece in pieces if len(piece) >= 2]
     if not pieces:
         raise ValueError(f"{source} holds fewer than two tokens.")
-    return [{"input_ids": torch.tensor([piece])} for piece in pieces]
+    return [_tokens(model, piece, source) for piece in pieces]
 
 
 def _from_rows(
@@ -65,22 +66,23 @@ def _from_rows(
 ) -> list[dict[str, Tensor]]:
     batches: list[dict[str, Tensor]] = []
     encode = None
+    length = _at_most(model, length)
     for row in rows:
-        if "input_ids" in row:
-            ids = list(row["input_ids"])[:length]
+        if isinstance(row.get("input_ids"), Sequence):
+            ids = row["input_ids"][:length]
         elif isinstance(row.get("text"), str):
             encode = encode or _tokenizer(model, tokenizer)
-            ids = encode(row["text"], truncation=True, max_length=length)["input_ids"]
+            text = row["text"].encode("utf-8", "replace").decode()  # JSON can hold half a character, tokenizers cannot
+            ids = encode(text, truncation=True, max_length=length)["input_ids"]
         elif any(key in row for key in ("image", "img")):
-            image = np.asarray(row["image"] if "image" in row else row["img"])
-            batches.append({"pixel_values": _pixels(model, image[None])})
+            batches.append(_image(model, row["image"] if "image" in row else row["img"], source))
             continue
         else:
             raise ValueError(
                 f"a row of {source} has the fields {', '.join(row)}; one of text, input_ids, image is needed."
             )
         if len(ids) >= 2:
-            batches.append({"input_ids": torch.tensor([ids])})
+            batches.append(_tokens(model, ids, source))
         if len(batches) == sequences:
             break
     if not batches:
@@ -89,34 +91,63 @@ def _from_rows(
 
 
 def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if line.strip():
             yield json_object(line, f"line {number} of {path}")
 
 
-def _from_arrays(model: PreTrainedModel, path: Path, sequences: int) -> list[dict[str, Tensor]]:
-    try:
-        arrays = np.load(path, allow_pickle=False)
-        names = list(arrays)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as .npz ({error}).") from None
-    if "images" in names:
-        return [{"pixel_values": _pixels(model, image[None])} for image in arrays["images"][:sequences]]
-    if "input_ids" in names:
-        return [{"input_ids": torch.from_numpy(row[None].astype(np.int64))} for row in arrays["input_ids"][:sequences]]
-    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; `images` or `input_ids` is needed.")
+def _from_arrays(model: PreTrainedModel, path: Path, sequences: int, length: int) -> list[dict[str, Tensor]]:
+    arrays = read_arrays(path)
+    for name, batch in (("images", _image), ("input_ids", _tokens)):
+        if name not in arrays:
+            continue
+        rows = arrays[name]
+        if rows.ndim < 2 or not rows.size:
+            raise ValueError(f"{name} in {path} must be an array of one row per sequence or image, got {rows.shape}.")
+        cut = rows[:sequences, : _at_most(model, length)] if name == "input_ids" else rows[:sequences]
+        return [batch(model, row.tolist() if name == "input_ids" else row, str(path)) for row in cut]
+    raise ValueError(f"{path} holds {', '.join(arrays) or 'nothing'}; `images` or `input_ids` is needed.")
 
 
-def _pixels(model: PreTrainedModel, images: np.ndarray) -> Tensor:
-    """Images (N, H, W, C) of bytes as the model takes them: (N, C, size, size)."""
-    if images.ndim == 3:
-        images = images[..., None]
+def _at_most(model: PreTrainedModel, length: int) -> int:
+    """`length`, or the number of positions of the model if that is smaller."""
+    return min(length, getattr(model.config, "max_position_embeddings", None) or length)
+
+
+def _tokens(model: PreTrainedModel, ids: Sequence[Any], source: str) -> dict[str, Tensor]:
+    """A batch of one sequence, if the model has all of its tokens."""
+    _check_input(model, "input_ids", source)
+    vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise ValueError(
+                f"input_ids of {source} must be whole numbers from 0 to {vocabulary - 1:,}, which the model has, "
+                f"got {str(token)[:40]}."
+            )
+    return {"input_ids": torch.tensor([ids])}
+
+
+def _image(model: PreTrainedModel, image: Any, source: str) -> dict[str, Tensor]:
+    """A batch of one image (H, W, C) or (H, W) of bytes, as the model takes it: (1, C, size, size)."""
+    _check_input(model, "pixel_values", source)
+    array = np.asarray(image)
+    array = array[..., None] if array.ndim == 2 else array
     channels = getattr(model.config, "num_channels", 3)
-    pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255.0
+    if array.ndim != 3 or not array.size or array.dtype.kind not in "uif" or 1 < array.shape[-1] < channels:
+        raise ValueError(
+            f"an image of {source} must be numbers (height, width, channels) with 1 or {channels} channels, "
+            f"got {array.dtype} {array.shape}."
+        )
+    pixels = torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1)[None].float() / 255.0
     pixels = pixels.expand(-1, channels, -1, -1) if pixels.shape[1] == 1 else pixels[:, :channels]
     size = model.config.image_size
     size = tuple(size) if isinstance(size, list | tuple) else (size, size)
-    return functional.interpolate((pixels - MEAN) / STD, size, mode="bilinear", antialias=True)
+    return {"pixel_values": functional.interpolate((pixels - MEAN) / STD, size, mode="bilinear", antialias=True)}
+
+
+def _check_input(model: PreTrainedModel, name: str, source: str) -> None:
+    if model.main_input_name != name:
+        raise ValueError(f"{source} holds {name}, and {type(model).__name__} takes {model.main_input_name}.")
 
 
 def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
@@ -125,7 +156,7 @@ def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
     where = name or model.name_or_path
     try:
         return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError, TypeError):
+    except Exception:  # the hub, the parsers and the optional packages raise many kinds
         raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.") from None
 
 

@@ -1,7 +1,7 @@
 """A cache of folders that is safe to share: two processes at once, a crash in the middle, a damaged file.
 
-An entry is a folder named by its key. It appears when it is complete, with `meta.json` (names, sizes and sha256 of its
-files) in it, and it is checked against that before it is used.
+An entry is a folder named by its key. It appears when it is complete and sealed (see `files.seal`), and it is checked
+against its manifest before it is used.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from uncollapse import files
-
-META = "meta.json"
 
 
 def cache_folder() -> Path:
@@ -44,7 +42,7 @@ def cached_folder(key: str, write: Callable[[Path], None]) -> Path:
     entry = root / key
     try:
         with files.lock(root / f"{key}.lock"):
-            if not is_intact(entry):
+            if files.fault(entry) is not None:
                 _write_entry(entry, write)
     except OSError as error:
         raise ValueError(
@@ -58,19 +56,4 @@ def _write_entry(entry: Path, write: Callable[[Path], None]) -> None:
     files.remove_leftovers(entry.parent, entry.name)  # the lock of the entry is held
     with files.new_folder(entry, replace=True) as new:
         write(new)
-        written = {path.name: _description(path) for path in sorted(new.iterdir())}
-        (new / META).write_text(json.dumps({"files": written}, indent=1), encoding="utf-8")
-
-
-def is_intact(entry: Path) -> bool:
-    """Whether the entry exists and every file has the size and sha256 that its meta.json names."""
-    try:
-        written = json.loads((entry / META).read_text(encoding="utf-8"))["files"]
-        return all(_description(entry / name) == description for name, description in written.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _description(path: Path) -> dict[str, int | str]:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        files.seal(new)

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from uncollapse.extras import require
 
+from .arrays import read_arrays
 from .text import SPLITS, find_data, load_rows
 
 HUB_NAMES = {  # short names of the recipes
@@ -32,6 +33,7 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # mea
 }
 HOLD_OUT = 10  # every tenth image validates where no split is given
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+LARGEST_LABEL = 1_000_000  # ImageNet-21k has 21,841 classes
 IMAGE_COLUMNS = ("image", "img", "images")
 
 
@@ -41,7 +43,7 @@ class ArrayImages(Dataset[dict[str, Any]]):
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         if images.ndim == 3:
             images = images[..., None]
-        if images.ndim != 4 or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
+        if images.ndim != 4 or not images.size or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
             raise ValueError(
                 "expected images as uint8 (N, H, W, C) and as many labels, "
                 f"got {images.dtype} {images.shape} and {labels.shape} labels."
@@ -203,16 +205,25 @@ def _from_arrays(name: str, folder: Path) -> ImageData:
         train, valid = _hold_out(images, labels)
     else:
         train, valid = ArrayImages(images, labels), ArrayImages(*_arrays(valid_file)[:2])
-    return _image_data(name, train, valid, names or tuple(str(number) for number in range(int(labels.max()) + 1)))
+    names = names or tuple(str(number) for number in range(int(labels.max()) + 1))
+    largest = max(int(part.labels.max()) for part in (train, valid))
+    if largest >= len(names):
+        raise ValueError(f"{folder} has the label {largest} and {len(names)} classes, which are counted from 0.")
+    return _image_data(name, train, valid, names)
 
 
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            names = tuple(str(name) for name in arrays["class_names"]) if "class_names" in arrays else ()
-            return arrays["images"], arrays["labels"], names
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{file} cannot be read as .npz with images and labels ({error}).") from None
+    arrays = read_arrays(file)
+    if not {"images", "labels"} <= arrays.keys():
+        raise ValueError(f"{file} holds {', '.join(arrays) or 'nothing'}; images and labels are needed.")
+    images, labels = arrays["images"], arrays["labels"]
+    whole = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() <= LARGEST_LABEL
+    if not whole or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"the labels in {file} must be whole numbers from 0 to {LARGEST_LABEL:,}, one for each image, "
+            f"got {labels.dtype} {labels.shape} for images {images.shape}."
+        )
+    return images, labels, tuple(str(name) for name in arrays.get("class_names", ()))
 
 
 def _from_datasets(name: str, path: str, configuration: str | None) -> ImageData:
@@ -233,7 +244,10 @@ def _from_datasets(name: str, path: str, configuration: str | None) -> ImageData
         raise ValueError(f"{name} has the columns {', '.join(columns)}; an image and a label are needed.")
     names = getattr(train.features[label], "names", None)
     if names is None:
-        names = [str(number) for number in range(max(train[label]) + 1)]
+        labels = train[label]
+        if not all(isinstance(value, int) and 0 <= value <= LARGEST_LABEL for value in labels):
+            raise ValueError(f"the column {label} of {name} must hold whole numbers from 0 to {LARGEST_LABEL:,}.")
+        names = [str(number) for number in range(max(labels) + 1)]
     mean, std = normalisation(name)
     return ImageData(
         name, RowImages(train, image, label), RowImages(valid, image, label), tuple(names), None, 3, mean, std

@@ -99,6 +99,6 @@ def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
             ids = torch.tensor(tokenizer(embedded_text()[:60_000], add_special_tokens=False)["input_ids"])
             if len(ids) > LENGTH and int(ids.max()) < vocabulary:
                 return ids, "its own tokenizer"
-        except (OSError, ValueError, ImportError, KeyError, TypeError):
+        except Exception:  # the hub, the parsers and the optional packages raise many kinds
             pass  # no usable tokenizer beside the weights; the report says that bytes were used
     return embedded_bytes(1, 60_000)[0] % vocabulary, "bytes as token ids: no tokenizer was found with the model"

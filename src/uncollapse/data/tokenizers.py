@@ -91,7 +91,8 @@ def _trained(name: str, corpus: Corpus, vocab_size: int | None) -> PreTrainedTok
         raise ValueError(f"vocab_size must be at least 3, got {vocab_size}.")
 
     def write(folder: Path) -> None:
-        train(corpus, vocab_size).save(str(folder / FILE))
+        text = train(corpus, vocab_size).to_str(pretty=True)
+        (folder / FILE).write_text(text, encoding="utf-8")  # its own `save` raises no OSError where the disk is full
 
     key = cache_key("tokenizer", TRAINED_VERSION, name, str(vocab_size), corpus.fingerprint)
     folder = cached_folder(key, write)

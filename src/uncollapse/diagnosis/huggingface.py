@@ -16,7 +16,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention import HiddenState
 from uncollapse.models.families import blocks_of, family_of, query_key_weights
-from uncollapse.models.huggingface import KEYWORD, NAME, PassScores, evaluation, is_causal_call, refuse_unknown
+from uncollapse.models.huggingface import (
+    KEYWORD,
+    PassScores,
+    conversion_of,
+    evaluation,
+    is_causal_call,
+    refuse_unknown,
+)
 
 from .attention_statistics import Masking
 from .model_pass import Batch
@@ -78,16 +85,23 @@ class _View:
         self.observer.scores(self.layer, QueryKeyScores(q, k, kwargs.get("scaling")), masking)
 
 
-_ACTIVE: ContextVar[_View] = ContextVar("active view of a diagnosis")
+_ACTIVE: ContextVar[_View | None] = ContextVar("active view of a diagnosis", default=None)
+
+
+def _report(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+    """Report a call, unless it belongs to a pass that another thread had under way when the diagnosis began."""
+    view = _ACTIVE.get()
+    if view is not None:
+        view.attend(module, q, k, mask, kwargs)
 
 
 def _observed_sdpa(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
-    _ACTIVE.get().attend(module, q, k, mask, kwargs)
+    _report(module, q, k, mask, kwargs)
     return sdpa_attention_forward(module, q, k, v, mask, **kwargs)
 
 
 def _observed_eager(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
-    _ACTIVE.get().attend(module, q, k, mask, kwargs)
+    _report(module, q, k, mask, kwargs)
     homes = (sys.modules[parent.__module__] for parent in type(module).__mro__)  # a subclass may live elsewhere
     eager = next(home.eager_attention_forward for home in homes if hasattr(home, "eager_attention_forward"))
     return eager(module, q, k, v, mask, **kwargs)
@@ -112,7 +126,7 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[Callable[[B
         handles += [block.register_forward_pre_hook(view.enter_block), block.register_forward_hook(view.leave_block)]
     token = _ACTIVE.set(view)
     try:
-        if attention == NAME:
+        if conversion_of(model) is not None:
             handles.append(model.base_model.register_forward_pre_hook(view.watch_scores, with_kwargs=True))
         elif model._can_set_attn_implementation():
             model.set_attn_implementation(OBSERVED_EAGER if attention == "eager" else OBSERVED_SDPA)
@@ -122,6 +136,11 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[Callable[[B
         def run(batch: Batch) -> None:
             view.start(batch)
             model(**batch)
+            if any(module.training for module in model.modules()):
+                raise RuntimeError(
+                    "the model was put into training mode while it was being diagnosed, so its dropout is in the "
+                    "numbers; wait until uncollapse.diagnose has returned."
+                )
 
         with evaluation(model):
             yield run

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from uncollapse.data.sample import sample_for
 from uncollapse.models.convert import transformers_model
 
+from .exclusive import exclusive
 from .observer import Observer
 from .result import Diagnosis
 
@@ -31,6 +32,9 @@ def diagnose(
     query: int = -1,
 ) -> Diagnosis:
     """Measure where and how a model's attention collapses, in one pass that keeps no attention map.
+
+    Meanwhile the model belongs to this thread: a forward pass or another diagnosis from elsewhere raises a RuntimeError
+    there, and weights that change raise one here.
 
     Args:
         model: a transformers model, stock or converted, or a module around one. It is left as found.
@@ -51,15 +55,18 @@ def diagnose(
     from .huggingface import explain_gaps, measure_weights, observed
 
     name = inner.name_or_path or type(inner).__name__
+    if not any(parameter.is_floating_point() for parameter in inner.parameters()):
+        dtype = next((parameter.dtype for parameter in inner.parameters()), "nothing")
+        raise ValueError(f"the weights of {name} are stored as {dtype}; dequantise the model first.")
     with Observer(name, decompositions, query) as observer:
         if batches is None:
             batches, observer.sample = sample_for(inner)
-        measure_weights(inner, observer)
-        with observed(inner, observer) as run, torch.no_grad():
-            for batch in tqdm(
-                _checked(batches, inner), desc="diagnose", unit="batch", disable=not (progress and sys.stderr.isatty())
-            ):
-                run(batch)
+        with exclusive(inner), torch.no_grad():
+            measure_weights(inner, observer)
+            with observed(inner, observer) as run:
+                quiet = not (progress and sys.stderr.isatty())
+                for batch in tqdm(_checked(batches, inner), desc="diagnose", unit="batch", disable=quiet):
+                    run(batch)
         explain_gaps(inner, observer)
     return observer.diagnosis
 

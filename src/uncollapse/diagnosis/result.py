@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
@@ -22,6 +23,7 @@ from .verdicts import Verdict, judge
 
 FORMAT = 2  # of saved diagnoses
 JSON_FILE, ARRAYS_FILE = "diagnosis.json", "diagnosis.npz"
+DIGEST = "sha256"  # of the JSON file, among the arrays
 
 
 @dataclass
@@ -80,9 +82,11 @@ class Diagnosis:
             "columns": columns,
             "verdicts": [verdict.sentence for verdict in self.verdicts],
         }
+        text = json.dumps(about, indent=1).encode("utf-8")
+        arrays[DIGEST] = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)  # numpy checks its own files
         with files.new_folder(Path(path)) as folder:
             np.savez_compressed(folder / ARRAYS_FILE, **arrays)
-            (folder / JSON_FILE).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            (folder / JSON_FILE).write_bytes(text)
         return Path(path)
 
     @classmethod
@@ -94,6 +98,9 @@ class Diagnosis:
             raise FileNotFoundError(f"{folder} holds no saved diagnosis: there is no {JSON_FILE} in it.")
         about = _read_json(file)
         arrays_file, arrays = _read_arrays(folder, about.get("format"))
+        digest = arrays.get(DIGEST) if about["format"] == FORMAT else None
+        if digest is not None and digest.tobytes() != hashlib.sha256(file.read_bytes()).digest():
+            raise ValueError(_damaged(file, "it has changed since it was written"))
         try:
             tables = _tables(about["columns"], arrays, arrays_file)
             return cls(

@@ -18,10 +18,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from uncollapse.attention.rule import Skip
 
 from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
-from ._settings import ConversionSettings
+from ._settings import CONFIG_KEY, ConversionSettings
 from .families import LayerModules
-
-CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
 
 class LayerMark:
@@ -73,7 +71,8 @@ def conversion_of(model: PreTrainedModel) -> Conversion | None:
 def add_hooks(model: PreTrainedModel, settings: ConversionSettings, layers: list[LayerModules]) -> None:
     """Give `layers` of the model inherited scores."""
     base = model.base_model
-    sources = [_skip_source(layer, settings.skip) for layer in layers]  # may refuse: before anything is changed
+    _refuse_shared(layers, type(model).__name__)  # both may refuse: before anything is changed
+    sources = [_skip_source(layer, settings.skip) for layer in layers]
     conversion = Conversion(settings, layers, model.config._attn_implementation)
     for n, (layer, source) in enumerate(zip(layers, sources, strict=True), start=1):
         mark = LayerMark(n, layer.name, settings)
@@ -104,6 +103,22 @@ def remove_hooks(model: PreTrainedModel) -> None:
     delattr(base, CONVERSION)
     model.set_attn_implementation(conversion.stock_attention or "sdpa")
     delattr(model.config, CONFIG_KEY)
+
+
+def _refuse_shared(layers: list[LayerModules], model: str) -> None:
+    """Raise if a module serves two layers: its hooks could not tell which of them is running."""
+    for kind, modules in (
+        ("attention", [layer.attention for layer in layers]),
+        ("output projection", [layer.output for layer in layers]),
+    ):
+        first: dict[nn.Module, str] = {}
+        for layer, module in zip(layers, modules, strict=True):
+            if module in first:
+                raise ValueError(
+                    f"{model} cannot be converted: {first[module]} and {layer.name} share one {kind}, so its layers "
+                    "cannot be told apart; give each layer modules of its own."
+                )
+            first[module] = layer.name
 
 
 def _skip_source(layer: LayerModules, skip: Skip) -> nn.Module:
@@ -138,6 +153,7 @@ def _start_pass(
     """Before the base model runs: add a fresh `PassScores` to the keyword arguments."""
     conversion: Conversion = getattr(base, CONVERSION)
     conversion.follow_outputs()
+    _refuse_other_attention(base, conversion.layers[0].attention)
     _refuse_reentrant(conversion.checkpointed)
     scores = PassScores(
         depth=len(conversion.layers),
@@ -145,6 +161,17 @@ def _start_pass(
         output_attentions=bool(kwargs.get("output_attentions")),
     )
     return args, kwargs | {KEYWORD: scores}
+
+
+def _refuse_other_attention(base: nn.Module, attention: nn.Module) -> None:
+    """Raise if another attention implementation was set after `convert`: the skip alone would be left of it."""
+    config = cast(Any, getattr(attention, "config", base.config))  # all layers share one config
+    if config._attn_implementation != NAME:
+        raise ValueError(
+            f"the attention implementation of this converted {type(base).__name__} was set to "
+            f"{config._attn_implementation!r}, which inherits no scores; call set_attn_implementation({NAME!r}), or "
+            "uncollapse.restore(model) and set it then."
+        )
 
 
 def _refuse_reentrant(block: nn.Module | None) -> None:

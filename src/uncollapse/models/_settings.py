@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from numbers import Real
 from typing import Any
 
 from uncollapse.attention.functional import check_backend
 from uncollapse.attention.rule import ScoreRule, Skip, check_share, check_skip
+
+CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
 
 class ConversionSettings:
@@ -51,6 +54,29 @@ class ConversionSettings:
         return {"alpha": self.alpha, "skip": self.skip, "backend": self.backend, "rule": asdict(self.rule)}
 
     @classmethod
-    def from_config(cls, data: Mapping[str, Any]) -> ConversionSettings:
+    def from_config(cls, data: Any) -> ConversionSettings:
         """The settings that `to_config` wrote; version 0.1 had no skip but "normed" and did not name it."""
-        return cls(ScoreRule(**data["rule"]), data["alpha"], data["backend"], data.get("skip", "normed"))
+        where = f"{CONFIG_KEY} in the config"
+        settings = {"skip": "normed"} | _checked_fields(data, where, SETTINGS, optional={"skip"})
+        rule = _checked_fields(settings["rule"], f"rule of {where}", RULE, optional={"start", "mean", "alpha"})
+        return cls(ScoreRule(**rule), settings["alpha"], settings["backend"], settings["skip"])
+
+
+SETTINGS: dict[str, type] = {"alpha": Real, "skip": str, "backend": str, "rule": Mapping}
+RULE: dict[str, type] = {"name": str, "keep": Real, "take": Real, "start": str, "mean": bool, "alpha": Real}
+NOUNS: dict[type, str] = {Real: "a number", str: "a text", bool: "true or false", Mapping: "an object"}
+
+
+def _checked_fields(data: Any, where: str, kinds: Mapping[str, type], optional: set[str]) -> dict[str, Any]:
+    """A copy of `data`, or a ValueError if it is no object with just these fields: configs come from strangers too."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} must be an object with {', '.join(kinds)}, got {data!r}.")
+    for key, value in data.items():
+        if key not in kinds:
+            raise ValueError(f"{where} has the unknown field {key!r}; it may have {', '.join(kinds)}.")
+        if not isinstance(value, kinds[key]):
+            raise ValueError(f"{key} in {where} must be {NOUNS[kinds[key]]}, got {value!r}.")
+    for key in kinds:
+        if key not in data and key not in optional:
+            raise ValueError(f"{where} lacks {key}; it needs {', '.join(k for k in kinds if k not in optional)}.")
+    return dict(data)

@@ -111,17 +111,20 @@ def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | No
 def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedModel:
     """Load a saved model with the inherited scores its config names, and without block residuals where it says so.
 
-    A stock checkpoint loads as a stock model.
+    A stock checkpoint loads as a stock model. Weights that are missing or of a wrong shape, and weights of layers that
+    the model does not have, raise a ValueError that names them, and so does a damaged folder. Code that comes with a
+    model is not run unless you pass `trust_remote_code=True`.
 
     Args:
         path: a folder that `save_pretrained` wrote, or a name on the hub.
-        auto_class: the class to build, such as `AutoModelForCausalLM`; None builds `config.architectures[0]`.
+        auto_class: the class to build, such as `AutoModelForCausalLM`; its head may be new, with a warning. None builds
+            `config.architectures[0]`, whose head must be there as well.
         kwargs: passed to the `from_pretrained` of that class.
     """
     require("transformers")
-    from . import huggingface
+    from . import loading
 
-    return huggingface.load(path, auto_class, **kwargs)
+    return loading.load(path, auto_class, **kwargs)
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:

@@ -117,8 +117,8 @@ def family_of(model: PreTrainedModel) -> Family | None:
 
 
 def blocks_of(model: PreTrainedModel, family: Family) -> list[nn.Module]:
-    """The blocks in the order in which they run."""
-    return list(model.base_model.get_submodule(family.blocks).children())
+    """The blocks in the order in which they run; one that serves several layers stands there as often."""
+    return list(cast(nn.ModuleList, model.base_model.get_submodule(family.blocks)))
 
 
 def layers_of(model: PreTrainedModel, family: Family) -> Iterator[LayerModules]:

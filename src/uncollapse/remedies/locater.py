@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from uncollapse.models.convert import transformers_model
 from uncollapse.models.families import QueryKeyWeights, each_query_key_weights, query_key_parameters
 from uncollapse.models.reporters import Reporters
 
+Normalisation = Literal["update", "tokens"]
 HALF = (torch.float16, torch.bfloat16)  # dtypes whose products are summed in float32
 
 
@@ -59,14 +60,20 @@ class LocaterCallback(TrainerCallback):
     Args:
         kappa_scale: weight of tr(W^T W).
         kappa_mean: weight of (tr W - 1)^2.
+        normalisation: what the penalty stands beside. "update" adds it to the mean loss of an update, "tokens" to the
+            sum over its tokens, as a penalty inside a fairseq criterion is: its gradient is then divided by the number
+            of input tokens of the update, over all micro-batches and processes.
 
     >>> import uncollapse as uc
     >>> callbacks = [uc.LocaterCallback(kappa_scale=0.01, kappa_mean=0.1)]
     """
 
-    def __init__(self, kappa_scale: float, kappa_mean: float) -> None:
+    def __init__(self, kappa_scale: float, kappa_mean: float, normalisation: Normalisation = "update") -> None:
         _check(kappa_scale, kappa_mean)
-        self.kappa_scale, self.kappa_mean = kappa_scale, kappa_mean
+        if normalisation not in get_args(Normalisation):
+            raise ValueError(f'normalisation must be "update" or "tokens", got {normalisation!r}.')
+        self.kappa_scale, self.kappa_mean, self.normalisation = kappa_scale, kappa_mean, normalisation
+        self._tokens = 0  # that the Trainer had counted before the present update
         self._last: dict[str, Tensor] = {}  # read when the Trainer logs, so that a step waits for no device
         self._reporters = Reporters()
 
@@ -84,18 +91,38 @@ class LocaterCallback(TrainerCallback):
                 "LocaterCallback has nothing to train: the query and key weights of every layer are frozen; "
                 "unfreeze them or leave the callback out."
             )
+        if self.normalisation == "tokens":
+            if (main := getattr(kwargs["model"], "main_input_name", "input_ids")) != "input_ids":
+                raise ValueError(
+                    f'normalisation="tokens" counts tokens of text, and {type(kwargs["model"]).__name__} takes {main}; '
+                    'use normalisation="update".'
+                )
+            if args.include_num_input_tokens_seen == "no":
+                args.include_num_input_tokens_seen = "non_padding"
+            self._tokens = state.num_input_tokens_seen
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Add the gradient."""
         _unscale(kwargs.get("optimizer"))
-        table = add_gradient(transformers_model(kwargs["model"]), self.kappa_scale, self.kappa_mean)
+        divisor = self._tokens_of_update(state) if self.normalisation == "tokens" else 1
+        kappas = (self.kappa_scale / divisor, self.kappa_mean / divisor)
+        table = add_gradient(transformers_model(kwargs["model"]), *kappas)
         self._last = {
             "locater/penalty": table.penalty.sum(),
             "locater/trace": table.trace.mean(),
             "locater/scale": table.scale.mean(),
         }
+
+    def _tokens_of_update(self, state: TrainerState) -> int:
+        before, self._tokens = self._tokens, state.num_input_tokens_seen
+        if self._tokens <= before:
+            raise ValueError(
+                'normalisation="tokens" needs the number of tokens, which this Trainer does not count; '
+                'use normalisation="update" and divide the kappas by the tokens of an update.'
+            )
+        return self._tokens - before
 
     def on_log(
         self,

@@ -1,5 +1,13 @@
 """Closed forms, bounds, simulations and the continuous network of the two papers, corrected and as printed."""
 
+from .contraction import (
+    LayerContraction,
+    birkhoff_coefficient,
+    contraction_bounds,
+    contraction_rate,
+    dobrushin_coefficient,
+    mixing_norm,
+)
 from .entropy_bound import entropy_lower_bound, entropy_minimiser, scores_norm_bound
 from .exact_residual import LayerState, exact_residuals
 from .form import Form
@@ -34,13 +42,16 @@ from .random_walk import (
 from .residual_bounds import (
     SPAN,
     LayerBounds,
+    attention_factors,
     column_factor,
     depth_bound,
     dong_bound,
     layer_factor,
     residual_bounds,
     residual_coefficients,
+    skip_factor,
 )
+from .visible_skip import StreamSizes, stream_sizes
 
 __all__ = [
     "PRINTED_ORDERS",
@@ -50,22 +61,29 @@ __all__ = [
     "GaussianMoments",
     "HopfieldNetwork",
     "LayerBounds",
+    "LayerContraction",
     "LayerState",
     "Link",
     "OneLayer",
     "Orders",
     "QKStatistics",
     "Simulation",
+    "StreamSizes",
     "Trajectory",
     "WalkMoments",
     "anisotropic_covariance",
     "asymmetric_variance",
     "asymmetric_variance_factors",
+    "attention_factors",
+    "birkhoff_coefficient",
     "chain_7",
     "chain_10",
     "column_factor",
+    "contraction_bounds",
+    "contraction_rate",
     "depth_bound",
     "derivative_bound",
+    "dobrushin_coefficient",
     "dong_bound",
     "eigenspectrum_variance",
     "entropy_lower_bound",
@@ -75,6 +93,7 @@ __all__ = [
     "generator",
     "gradient_orders",
     "layer_factor",
+    "mixing_norm",
     "piecewise_coefficients",
     "piecewise_softmax",
     "propagation_mean",
@@ -91,7 +110,9 @@ __all__ = [
     "signal_propagation_derivative",
     "signal_propagation_limit",
     "simulate",
+    "skip_factor",
     "stepper_errors",
+    "stream_sizes",
     "variance_factor",
     "walk_moments",
 ]

@@ -72,6 +72,7 @@ class LayerState:
     inherited: Tensor  # all of A^(n-1), scaled scores; zero in layer 1: (B, H, T, T)
     inherited_interaction: Tensor  # E of A^(n-1): (B, H, T, T)
     interaction: Tensor  # E of A^(n), E~ of the appendix: (B, H, T, T)
+    attention_difference: Tensor  # P - 1 p, with all its digits: (B, H, T, T)
 
     @property
     def span(self) -> Tensor:
@@ -117,7 +118,7 @@ def exact_residuals(network: AttentionOnly, x: Tensor) -> Iterator[LayerState]:
             + weights.constant
         )
         mean = network.alpha * mean + (1.0 - network.alpha) * (shared + moved.mean(dim=1))
-        yield LayerState(number, keep, take, weights, before, rest, mean, inherited, carried, interaction)
+        yield LayerState(number, keep, take, weights, before, rest, mean, inherited, carried, interaction, difference)
 
 
 def check_network(network: AttentionOnly) -> None:

@@ -154,8 +154,9 @@ def signal_propagation_derivative(theta: ArrayLike, xi: ArrayLike, eta: ArrayLik
 def derivative_bound(theta: ArrayLike, xi: ArrayLike, eta: ArrayLike, form: Form = "corrected") -> Array:
     """An upper bound of |rho'| (Lemma 2.3): it tells when positions propagate alike.
 
-    Corrected: pi^(-1/2) u^(-3/2) (|xi|/3 + |4 theta - 2|/eta e^(-z2^2)), which vanishes as (xi, eta) -> (0, 0) but not
-    as xi -> 0 alone. As printed: pi^(-1/2) u^(-3/2) |xi| / eta, which is violated.
+    Corrected: pi^(-1/2) u^(-3/2) (|xi|/6 + |4 theta - 2|/eta e^(-z2^2)), which vanishes as (xi, eta) -> (0, 0) but not
+    as xi -> 0 alone. The first term is |xi|/6 |e^(-z1^2) - e^(-z2^2)| at most, a difference of two numbers between 0
+    and 1. As printed: pi^(-1/2) u^(-3/2) |xi| / eta, which is violated.
     """
     theta, xi, eta = relative_positions(theta), np.asarray(xi, dtype=np.float64), positive("eta", eta)
     u = 2.0 * variance_factor(theta, form)
@@ -163,7 +164,7 @@ def derivative_bound(theta: ArrayLike, xi: ArrayLike, eta: ArrayLike, form: Form
         size = np.abs(xi) / eta
     else:
         second = np.exp(-(((theta - 0.5) * xi - 1.0 / eta) ** 2) / u)
-        size = np.abs(xi) / 3.0 + np.abs(4.0 * theta - 2.0) / eta * second
+        size = np.abs(xi) / 6.0 + np.abs(4.0 * theta - 2.0) / eta * second
     return np.asarray(size / (np.sqrt(np.pi) * u**1.5))
 
 

@@ -17,6 +17,9 @@ kappa(s) = 1/4 + (e^(2s) - 1)/(8s). Since ||I - 11^T/T|| = 2 (1 - 1/T) and both 
 kappa(1.256) = 1.378: the factor is 2.35, where the paper has 4. Heads add up in the norms 1 and inf separately, since
 ||.||_{1,inf} has no triangle inequality, and so does the skip: with f_1, f_inf the factors of the two norms,
 ||R'|| <= ||R|| sqrt((alpha + (1-alpha) f_1) (alpha + (1-alpha) f_inf)).
+
+True, and far above the residual: by four orders of magnitude a layer at the width of a ViT, and from the input alone it
+grows where the residual falls. For a bound that follows the residual see `contraction`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from torch import Tensor
 from uncollapse.attention import AttentionOnly
 from uncollapse.metrics import norm_1, norm_1_inf, norm_inf
 
-from .exact_residual import HeadWeights, LayerState, exact_residuals
+from .exact_residual import LayerState, exact_residuals
 from .form import Form, check_form, check_tokens
 
 SPAN = 1.256  # the span of a row of scores that the proofs assume; it is in none of the statements
@@ -198,11 +201,14 @@ def _printed_coefficients(state: LayerState) -> tuple[Tensor, Tensor, Tensor]:
 def _corrected_factor(state: LayerState, alpha: float) -> Tensor:
     """||R'|| / ||R|| is at most this, from the layer's own scores: (B,)."""
     spans = state.span.amax(dim=-1)  # (B, H)
-    return _skip(*_factors(norm_1(state.interaction), spans, state.weights, state.before.shape[1]), alpha)
+    values = state.weights.value_output
+    return skip_factor(*attention_factors(norm_1(state.interaction), spans, values, state.before.shape[1]), alpha)
 
 
-def _factors(interaction_norm: Tensor, spans: Tensor, weights: HeadWeights, tokens: int) -> tuple[Tensor, Tensor]:
-    """f_1 and f_inf of the attention, heads added up: (B,) each, from ||E||_1 and the spans (B, H).
+def attention_factors(
+    interaction_norm: Tensor, spans: Tensor, value_output: Tensor, tokens: int
+) -> tuple[Tensor, Tensor]:
+    """f_1 and f_inf of the attention, heads added up: (B,) each, from ||E||_1 and the spans (B, H), and W_VO (H, M, M).
 
     A stochastic P has ||P||_inf = 1 and ||P||_1 <= T, which caps what large scores can do.
     """
@@ -211,12 +217,12 @@ def _factors(interaction_norm: Tensor, spans: Tensor, weights: HeadWeights, toke
     rows = interaction_norm.clamp(max=1.0)
     centring = 2.0 * (1.0 - 1.0 / tokens)
     return (
-        centring * columns @ norm_1(weights.value_output),
-        centring * rows @ norm_inf(weights.value_output),
+        centring * columns @ norm_1(value_output),
+        centring * rows @ norm_inf(value_output),
     )
 
 
-def _skip(first: Tensor, second: Tensor, alpha: float) -> Tensor:
+def skip_factor(first: Tensor, second: Tensor, alpha: float) -> Tensor:
     """The extension to alpha > 0: sqrt((alpha + (1-alpha) f_1) (alpha + (1-alpha) f_inf))."""
     return ((alpha + (1.0 - alpha) * first) * (alpha + (1.0 - alpha) * second)).sqrt()
 
@@ -236,8 +242,8 @@ class _Iterated:
         own = state.weights.scale * norm_1(state.weights.qk) * self.size.unsqueeze(-1) ** 2
         self.interaction = state.keep * self.interaction + state.take * own
         spans = 2.0 * self.interaction  # a span is at most twice the largest entry
-        factors = _factors(self.interaction, spans, state.weights, state.before.shape[1])
-        self.size = self.size * _skip(*factors, self.alpha)
+        factors = attention_factors(self.interaction, spans, state.weights.value_output, state.before.shape[1])
+        self.size = self.size * skip_factor(*factors, self.alpha)
         return self.size
 
 

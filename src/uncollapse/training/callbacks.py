@@ -17,6 +17,7 @@ from uncollapse.models import set_alpha
 from uncollapse.watching import DiagnoseCallback
 
 from .run_folder import RunFolder
+from .saving import naming_failure
 from .tasks import TrainingBatch
 
 
@@ -54,10 +55,6 @@ class MetricsFile(TrainerCallback):
         self.folder, self.clock = folder, clock
         self._written = 0
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Entries that a checkpoint brought back are in the file already; a diagnosis before the first step is not."""
-        self._written = len(state.log_history) if state.global_step else 0
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Log whenever a checkpoint is saved: it does not hold the loss since the last line."""
         if control.should_save:
@@ -69,18 +66,17 @@ class MetricsFile(TrainerCallback):
 
     def flush(self, state: TrainerState) -> None:
         """Write the new entries, on the first process only."""
-        new = state.log_history[self._written :]
+        new = [entry for entry in state.log_history[self._written :] if "seconds" not in entry]  # not of a checkpoint
         self._written = len(state.log_history)
         if not (state.is_world_process_zero and new):
             return
-        for entry in new:
+        for entry in new:  # changed in place: checkpoints hold the log history, from which the file can be restored
             if "loss" in entry:
                 entry.update(self.clock.speed())
+            entry.setdefault("epoch", state.epoch)
             entry["seconds"] = round(self.clock.seconds, 3)
-        front = ("step", "epoch", "seconds")
-        self.folder.append_metrics(
-            [{k: e.get(k, state.epoch) for k in front} | {k: v for k, v in e.items() if k not in front} for e in new]
-        )
+        with naming_failure(f"metrics of step {state.global_step}"):
+            self.folder.append_metrics(new)
 
 
 class Progress(TrainerCallback):
@@ -176,7 +172,8 @@ class RunDiagnosis(DiagnoseCallback):
         report = super().measure(model, args, state, control)
         path = self.folder.diagnosis / f"step-{state.global_step:06d}"
         if state.is_world_process_zero and not Path(path).exists():
-            report.save(path)
+            with naming_failure(f"diagnosis of step {state.global_step}"):
+                report.save(path)
         return report
 
     def show_warning(self, message: str) -> None:
@@ -192,5 +189,9 @@ class AlphaWarmup(TrainerCallback):
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
         """Depends on the step alone, so that a resumed run has the same values."""
-        share = min(1.0, state.global_step / self.steps)
-        set_alpha(kw["model"], share * self.alpha, share * self.alpha_hidden)
+        self.set(kw["model"], state.global_step)
+
+    def set(self, model: nn.Module, updates: int) -> None:
+        """Set the values of the update that follows `updates` others."""
+        share = min(1.0, updates / self.steps)
+        set_alpha(model, share * self.alpha, share * self.alpha_hidden)

@@ -8,10 +8,11 @@ from typing import Any
 
 import transformers
 from torch import nn
-from transformers import AutoConfig, BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
+from transformers import BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
 
 from uncollapse.attention.rule import ScoreRule
 from uncollapse.models import convert, from_pretrained
+from uncollapse.models.loading import read_config
 from uncollapse.models.skip_free import SKIP_FREE_KEY, remove_residuals
 
 from .drop_path import add_drop_path
@@ -144,10 +145,11 @@ def check_model(recipe: Recipe) -> None:
         return
     path = model_path(recipe.model)
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=False)
+        read_config(path)
     except (OSError, ValueError) as error:
         if Path(path).exists():
-            raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+            reason = " ".join(str(error).split())
+            raise ValueError(reason if path in reason else f"{path} cannot be loaded: {reason[:300]}") from error
         raise ValueError(
             f"there is no folder {path}, and the hub has no such model or cannot be reached; "
             "give --model the path of a folder that save_pretrained wrote."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -65,6 +66,9 @@ class Recipe:
     alpha_warmup: int = key(0, "updates over which alpha and alpha_hidden rise from 0 (hopfield)")
     kappa_scale: float = key(0.0, "weight kappa_1 of LocAteR's penalty on tr(W^T W)")
     kappa_mean: float = key(0.0, "weight kappa_2 of LocAteR's penalty on (tr W - 1)^2")
+    normalisation: Literal["update", "tokens"] = key(
+        "update", "what LocAteR's penalty is added to: the mean loss of an update, or the sum over its tokens"
+    )
     # Optimisation.
     learning_rate: float = key(1e-3, "learning rate of AdamW after the warm-up")
     weight_decay: float = key(0.1, "weight decay of matrices; biases and norms have none")
@@ -102,20 +106,9 @@ class Recipe:
     diagnose_examples: int = key(8, "number of held-out sequences or images per diagnosis")
 
     def __post_init__(self) -> None:
-        if self.name in (".", "..") or "/" in self.name or "\\" in self.name:
+        if self.name in (".", "..") or set("/\\") & set(self.name) or not self.name.isprintable():
             raise ValueError(f"name must be a plain name, since the run folder is called so, got {self.name!r}.")
-        for name in POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        for name in ("alpha", "alpha_hidden", "dropout", "drop_path", "erasing", "label_smoothing"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {value}.")
-        for name in ("learning_rate", "epochs"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be a positive number, got {value}.")
+        self._check_numbers()
         if self.steps is None and self.epochs is None:
             raise ValueError("neither steps nor epochs is set; set one of them, such as steps: 1000.")
         if (self.task == "images") != (self.family == "vit"):
@@ -128,10 +121,32 @@ class Recipe:
             )
         if self.skip == "replace":
             self._check_replace()
+        if self.normalisation == "tokens" and self.task != "language":
+            raise ValueError(f"normalisation: tokens is for task language, got {self.task}; use update.")
         if self.probe and (self.model is None or self.task != "images"):
             raise ValueError("probe needs a trained image model: give its folder with --model.")
         if self.model is None and self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, got {self.width} and {self.heads}.")
+        if self.model is None and self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}.")
+
+    def _check_numbers(self) -> None:
+        """Raise for the first number that is out of its range."""
+        for name in KEYS:
+            value = getattr(self, name)
+            if value is None or isinstance(value, bool | str):
+                continue
+            if name in POSITIVE and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+            if name in SHARES and not 0 <= value <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {value}.")
+            if name in ("learning_rate", "epochs") and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a positive number, got {value}.")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must not be negative, infinite or nan, got {value}.")
+            largest = LARGEST.get(name, LARGEST_INTEGER)
+            if isinstance(value, int) and value > largest:
+                raise ValueError(f"{name} must be at most {largest:,}, got {_shown(value)}.")
 
     def _check_replace(self) -> None:
         """`skip: replace` changes the block's sum from the output of W_O, so nothing may lie between the two."""
@@ -155,13 +170,7 @@ class Recipe:
             near = difflib.get_close_matches(str(name), names(), n=1)
             hint = f"did you mean {near[0]}?" if near else f"the recipes are {', '.join(names())}."
             raise ValueError(f"there is no recipe {str(name)!r}, and no such file; {hint}")
-        try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"{path} must have lines of the form key: value.")
-        return cls(**_converted({"name": path.stem, **found}, str(path)))
+        return cls(**_converted({"name": path.stem, **read_keys(path)}, str(path)))
 
     def changed(self, **keys: Any) -> Recipe:
         """A copy with the given keys changed; setting `steps` clears `epochs`, and the other way round."""
@@ -183,12 +192,32 @@ POSITIVE = [
     *("mlp_width", "batch_size", "accumulation", "log_every", "eval_every", "eval_examples", "eval_batch_size"),
     *("save_every", "diagnose_examples"),
 ]  # at least 1 if set
+SHARES = ("alpha", "alpha_hidden", "dropout", "drop_path", "erasing", "label_smoothing")
+LARGEST = {"vocab_size": 10_000_000, "seed": 2**32 - 1}  # tokenizers reserves memory for the vocabulary beforehand
+LARGEST_INTEGER = 2**31 - 1
 KEYS: dict[str, Any] = {f.name: f for f in fields(Recipe)}
 
 
 def names() -> list[str]:
     """Names of the built-in recipes."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys and values in a recipe file, which are not yet checked against those of `Recipe`."""
+    text = path.read_bytes()
+    try:
+        found = yaml.safe_load(text.decode("utf-8"))
+    except Exception as error:  # PyYAML's constructors raise many kinds, and deep nesting a RecursionError
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:300]}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must have lines of the form key: value.")
+    for name, value in found.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{path} has the key {_shown(name)}, which is not text; write it in quotes, or remove it.")
+        if not isinstance(value, str | int | float | None):
+            raise ValueError(f"{name} in {path} must be one number or text, got a {type(value).__name__}.")
+    return found
 
 
 def resolve(recipe: str | Path | Recipe | Mapping[str, Any], **keys: Any) -> Recipe:
@@ -205,7 +234,7 @@ def _converted(values: dict[str, Any], where: str) -> dict[str, Any]:
     converted: dict[str, Any] = {}
     for name, value in values.items():
         if name not in KEYS:
-            near = difflib.get_close_matches(name, KEYS, n=1)
+            near = difflib.get_close_matches(str(name), KEYS, n=1)
             hint = f"did you mean {near[0]}?" if near else "uncollapse train --help lists the keys."
             raise ValueError(f"unknown key {name!r} in {where}; {hint}")
         converted[name] = _convert(name, value, hints[name])
@@ -220,15 +249,26 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if get_origin(kind) is Literal:
         if value in get_args(kind):
             return value
-        raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}.")
-    if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as text
+        raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {_shown(value)}.")
+    if kind is float and type(value) in (int, str):  # YAML 1.1 reads 1e-3 as text
         try:
-            value = float(value)
-        except ValueError:
-            raise ValueError(f"{name} must be a number, got {value!r}.") from None
-    if kind is float and type(value) is int:
-        return float(value)
+            return float(value)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{name} must be a number, got {_shown(value)}.") from None
     if type(value) is not kind:
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ValueError(f"{name} must be {words[kind]}, got {value!r}.")
+        raise ValueError(f"{name} must be {words[kind]}, got {_shown(value)}.")
+    if kind is str and value.encode("utf-8", "replace").decode() != value:
+        raise ValueError(f"{name} must be text that can be written in UTF-8, got {_shown(value)}.")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value as Python writes it, cut if it is long.
+
+    >>> _shown("text"), len(_shown("text" * 1000))
+    ("'text'", 100)
+    """
+    short = reprlib.Repr()
+    short.maxstring = short.maxlong = short.maxother = 100
+    return short.repr(value)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from uncollapse.remedies import LocaterCallback
 from . import checkpoints
 from .callbacks import AlphaWarmup, MetricsFile, OnStep, Progress, RunDiagnosis, StepCallback, StepTimer
 from .model import rule_of
-from .processes import first_process, join_after_restart
+from .processes import check_agreement, first_process, join_after_restart, shared
 from .recipe import Recipe, resolve
+from .resuming import find_checkpoint, is_finished, resume_metrics
 from .run_folder import RunFolder
+from .saving import is_lost_process, naming_failure
 from .stopping import StopConditions
 from .tasks import Task, task_of
 from .trainer import RunTrainer, every
@@ -48,8 +50,12 @@ class Run:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The trained model."""
-        return from_pretrained(RunFolder(self.folder).model)
+        """The trained model; raises if its files are not those that the run wrote."""
+        folder = RunFolder(self.folder)
+        reason = folder.damage()
+        if reason is not None:
+            raise ValueError(f"{reason}; write it again from the last checkpoint with train --resume.")
+        return from_pretrained(folder.model)
 
     def final(self, name: str) -> float:
         """The last value of a metric, such as `eval_loss`."""
@@ -88,15 +94,15 @@ def train(
     """
     resolved = resolve(recipe, **keys)
     folder = RunFolder(Path(out) if out is not None else Path("runs") / resolved.name)
-    with _quiet_libraries(), _tensorboard_in(folder.path / "tensorboard"), _ready(folder, resolved, resume, force):
-        if resume and _is_finished(folder, resolved):
+    check_agreement({"out": str(folder.path.absolute()), "resume": resume, "force": force, **asdict(resolved)})
+    with (
+        _quiet_libraries(),
+        _tensorboard_in(folder.path / "tensorboard"),
+        _ready(folder, resolved, resume, force) as finished,
+    ):
+        if finished:
             return Run(folder.path, "finished", "")
         return _train(resolved, folder, resume, progress, on_step)
-
-
-def _is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    status = folder.status()
-    return status.get("status") == "finished" and folder.model.is_dir() and status["step"] >= (recipe.steps or 0)
 
 
 def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
@@ -109,9 +115,11 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
     set_seed(recipe.seed)
     task = task_of(recipe)
     model = task.build()
-    if first_process():
-        folder.begin(recipe, resume)
-    stopping, clock = StopConditions(task.guessing), _clock(recipe, task, folder)
+    checkpoint = find_checkpoint(folder, task, resume)
+    history = [] if checkpoint is None else checkpoints.history(checkpoint)
+    stopping = StopConditions(task.guessing)
+    earlier = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
+    clock = StepTimer(task.unit, recipe.batch_size * task.units, earlier)
     trainer = RunTrainer(recipe, task, folder, model=model, callbacks=[clock])
     trainer.remove_callback(transformers.PrinterCallback)
     stopping.trainer = trainer
@@ -122,29 +130,51 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
     ]
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
         trainer.add_callback(callback)  # in this order: numbers, then what writes them; the decision to stop comes last
-    checkpoint = _checkpoint(folder, trainer, progress)
-    about = {
+    if first_process():  # now that nothing in the recipe can be wrong any more
+        folder.begin(recipe, resume)
+        resume_metrics(folder, checkpoint, history, progress)
+    set_seed(recipe.seed + trainer.args.process_index)  # processes draw different dropout
+    step = checkpoints.step_of(checkpoint) if checkpoint else 0
+    with _status_kept(trainer, stopping):
+        _set_status(trainer, status="running", step=step, **_about(trainer))
+        if checkpoint is not None and step >= trainer.updates:
+            trainer.load_finished(checkpoint)
+        else:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        return _finish(trainer, stopping, clock)
+
+
+def _about(trainer: RunTrainer) -> dict[str, Any]:
+    """What `status.json` says of a run apart from how far it is."""
+    assert trainer.model is not None
+    return {
         "steps": trainer.updates,
         "reason": "",
-        "tokenizer_sha256": task.tokenizer_sha256,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        **trainer.task.fingerprints,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "versions": {
             "uncollapse": __version__,
             "torch": str(torch.__version__),
             "transformers": transformers.__version__,
         },
     }
-    _say(trainer, status="running", step=0 if checkpoint is None else checkpoints.step_of(checkpoint), **about)
-    set_seed(recipe.seed + trainer.args.process_index)  # processes draw different dropout
+
+
+@contextlib.contextmanager
+def _status_kept(trainer: RunTrainer, stopping: StopConditions) -> Iterator[None]:
+    """Handle signals, and have the status say so if the run ends by an error."""
+    stopping.install()
     try:
-        if checkpoint is not None and checkpoints.step_of(checkpoint) >= trainer.updates:
-            trainer._load_from_checkpoint(str(checkpoint))
-            trainer.state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        else:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        yield
+    except BaseException as error:
+        if is_lost_process(error):
+            sentence = "another process of the run ended or cannot be reached; go on with --resume."
+            _set_failed(trainer, sentence)
+            raise ConnectionError(sentence) from error
+        _set_failed(trainer, " ".join(str(error).split()) or type(error).__name__)
+        raise
     finally:
         stopping.release()
-    return _finish(trainer, stopping, clock)
 
 
 def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> Run:
@@ -155,22 +185,25 @@ def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> 
         good, _ = checkpoints.last_good(folder.checkpoints)
         kept = f"the last good checkpoint is {good}" if good else "no checkpoint had been written"
         reason = f"{stopping.diverged}, so the run was stopped; {kept}."
-        _say(trainer, status="diverged", reason=reason, **ended)
+        _set_status(trainer, status="diverged", reason=reason, **ended)
         return Run(folder.path, "diverged", reason)
     if stopping.signal is not None and step < trainer.updates:
         name = signal.Signals(stopping.signal).name
         reason = f"stopped by {name} after step {step} of {trainer.updates}; go on with --resume."
-        _say(trainer, status="stopped", reason=reason, **ended)
+        _set_status(trainer, status="stopped", reason=reason, **ended)
         return Run(folder.path, "stopped", reason)
-    if not any(line["step"] == step and "eval_loss" in line for line in folder.metrics()):
+    if not any(entry["step"] == step and "eval_loss" in entry for entry in trainer.state.log_history):
         trainer.evaluate()
-    trainer.save_model(str(folder.unfinished_model))
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
-        files.move(folder.unfinished_model, folder.model)
+    with naming_failure("trained model"):
+        trainer.save_model(str(folder.unfinished_model))
+        trainer.accelerator.wait_for_everyone()
+        if trainer.is_world_process_zero():
+            files.seal(folder.unfinished_model, step=step)
+            files.move(folder.unfinished_model, folder.model)
     assert trainer.model is not None
     sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
-    _say(trainer, status="finished", processes=trainer.args.world_size, sharded=sharded, **ended)
+    if trainer.is_world_process_zero():
+        folder.finish(processes=trainer.args.world_size, sharded=sharded, **ended)
     trainer.accelerator.wait_for_everyone()
     return Run(folder.path, "finished", "")
 
@@ -182,42 +215,32 @@ def _callbacks(recipe: Recipe, task: Task, folder: RunFolder, total: int, progre
         alpha = rule.alpha if recipe.alpha is None else recipe.alpha
         found.append(AlphaWarmup(alpha, recipe.alpha_hidden, recipe.alpha_warmup))
     if recipe.kappa_scale or recipe.kappa_mean:
-        found.append(LocaterCallback(recipe.kappa_scale, recipe.kappa_mean))
+        found.append(LocaterCallback(recipe.kappa_scale, recipe.kappa_mean, recipe.normalisation))
     if recipe.diagnose_every != 0:
         batches = task.batches(recipe.diagnose_examples)
         found.append(RunDiagnosis(batches, every(recipe.diagnose_every, total), folder, progress))
     return found
 
 
-def _clock(recipe: Recipe, task: Task, folder: RunFolder) -> StepTimer:
-    good, _ = checkpoints.last_good(folder.checkpoints)
-    earlier = [line["seconds"] for line in folder.metrics() if good and line["step"] <= checkpoints.step_of(good)]
-    return StepTimer(task.unit, recipe.batch_size * task.units, max(earlier, default=0.0))
-
-
-def _checkpoint(folder: RunFolder, trainer: RunTrainer, progress: bool) -> Path | None:
-    """The checkpoint to go on from, or None; metrics of later steps are removed."""
-    trainer.accelerator.wait_for_everyone()
-    good, faults = checkpoints.last_good(folder.checkpoints)
-    if trainer.is_world_process_zero():
-        for sentence in faults:
-            print(f"uncollapse train: {sentence}", file=sys.stderr)
-        folder.cut_metrics(checkpoints.step_of(good) if good else -1)
-        if good and progress:
-            print(f"going on from step {checkpoints.step_of(good)}", file=sys.stderr)
-    trainer.accelerator.wait_for_everyone()
-    return good
-
-
 @contextlib.contextmanager
-def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iterator[None]:
-    """Lock the folder and check that it can take the recipe; with several processes, in the first one only."""
-    if first_process():
-        with folder.locked():
-            folder.check(recipe, resume, force)
-            yield
-    else:
-        yield
+def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iterator[bool]:
+    """Lock the folder and check that it can take the recipe: the first process does, and all raise if it cannot.
+
+    Yields whether the run is there already, finished.
+    """
+    with contextlib.ExitStack() as stack:
+        problem, finished = None, False
+        if first_process():
+            try:
+                stack.enter_context(folder.locked())
+                folder.check(recipe, resume, force)
+                finished = resume and is_finished(folder, recipe)
+            except (ValueError, OSError) as error:
+                problem = str(error)
+        problem, finished = shared([problem, finished])
+        if problem is not None:
+            raise ValueError(problem)
+        yield finished
 
 
 @contextlib.contextmanager
@@ -233,9 +256,18 @@ def _tensorboard_in(path: Path) -> Iterator[None]:
             os.environ.pop(name)
 
 
-def _say(trainer: RunTrainer, **status: Any) -> None:
+def _set_status(trainer: RunTrainer, **status: Any) -> None:
     if trainer.is_world_process_zero():
         trainer.folder.set_status(**status)
+
+
+def _set_failed(trainer: RunTrainer, reason: str) -> None:
+    """Record an error; if there is no room for that, no status is left rather than a wrong one."""
+    try:
+        _set_status(trainer, status="failed", reason=reason, step=trainer.state.global_step)
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError):
+            trainer.folder.status_file.unlink()
 
 
 def peak_memory() -> int | None:

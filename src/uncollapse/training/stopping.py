@@ -13,6 +13,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 PATIENCE = 10  # steps in a row
 FACTOR = 2.0  # times the loss of a uniform guess
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]  # no SIGHUP on Windows
 
 
 class StopConditions(TrainerCallback):
@@ -29,15 +31,14 @@ class StopConditions(TrainerCallback):
         self._high = 0
         self._earlier: dict[int, Any] = {}
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Install handlers for SIGINT and SIGTERM."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+    def install(self) -> None:
+        """Handle the signals that ask a process to end."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            ignored = signal.getsignal(number) is signal.SIG_IGN
+            if not (ignored and number.name == "SIGHUP"):  # by nohup, and then it is to be ignored
                 self._earlier[number] = signal.signal(number, self._on_signal)
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Restore the earlier signal handlers."""
-        self.release()
 
     def release(self) -> None:
         """Restore the earlier signal handlers."""

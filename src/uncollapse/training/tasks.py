@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
-from uncollapse.data.images import ImageCollator, ImageData, load_images
+from uncollapse.data.images import ArrayImages, ImageCollator, ImageData, load_images
 from uncollapse.data.text import load_text
 from uncollapse.data.tokens import TokenData, token_data
 
@@ -22,6 +24,7 @@ from .model import build_model, check_model, model_path
 from .recipe import Recipe
 
 TrainingBatch = dict[str, Tensor]
+SAMPLED = 256  # images of a split that are decoded for its fingerprint
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Task:
     guessing: float  # loss of a uniform guess
     units: int  # tokens per sequence, or 1 per image
     unit: str  # "tokens" or "images"
+    data_sha256: str
     augment: Callable[[TrainingBatch], TrainingBatch] | None = None
     loss: Callable[..., Tensor] | None = None
     measures: Callable[[EvalPrediction], dict[str, float]] | None = None
@@ -48,6 +52,11 @@ class Task:
         rows = [self.valid[i] for i in range(min(count, len(self.valid)))]  # type: ignore[arg-type]
         parts = [self.collate(rows[i : i + size]) for i in range(0, len(rows), size)]
         return [{name: values for name, values in part.items() if name != "labels"} for part in parts]
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        """What must be the same when the run is resumed, and in all of its processes."""
+        return {"data_sha256": self.data_sha256, "tokenizer_sha256": self.tokenizer_sha256}
 
     def readings(self, logs: dict[str, float]) -> dict[str, float]:
         """Perplexity and bits per byte for each language-modelling loss in the logs."""
@@ -84,6 +93,7 @@ def _language(recipe: Recipe) -> Task:
         guessing=math.log(data.vocab_size),
         units=recipe.length,
         unit="tokens",
+        data_sha256=corpus.fingerprint,
         bytes_per_token=data.bytes_per_token,
         tokenizer=data.tokenizer,
         tokenizer_sha256=data.tokenizer_sha256,
@@ -101,11 +111,28 @@ def _images(recipe: Recipe) -> Task:
         guessing=math.log(classes),
         units=1,
         unit="images",
+        data_sha256=image_fingerprint(data),
         augment=_augment(recipe, data, classes),
         loss=ImageLoss(recipe.label_smoothing),
         measures=accuracy,
         preprocess_logits=lambda logits, labels: logits.argmax(dim=-1),
     )
+
+
+def image_fingerprint(data: ImageData) -> str:
+    """sha256 of the images, labels and class names; of images that lie on disk, some of each split."""
+    digest = hashlib.sha256(json.dumps(data.class_names).encode())
+    for split in (data.train, data.valid):
+        size = len(split)  # type: ignore[arg-type]
+        digest.update(f"{size}\n".encode())
+        if isinstance(split, ArrayImages):
+            digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
+            continue
+        for index in range(0, size, max(1, size // SAMPLED)):
+            item = split[index]
+            digest.update(f"{item['labels']} {tuple(item['pixel_values'].shape)}\n".encode())
+            digest.update(item["pixel_values"].numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _augment(recipe: Recipe, data: ImageData, classes: int) -> Callable[[TrainingBatch], TrainingBatch] | None:

@@ -10,22 +10,22 @@ from typing import Any
 
 import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer_utils import align_special_tokens
+
+from uncollapse import files
 
 from . import checkpoints
+from .callbacks import AlphaWarmup
 from .recipe import Recipe
 from .run_folder import RunFolder
+from .saving import NotSavedError, naming_failure
 from .schedule import RateSchedule
 from .tasks import Task
 
 DEFAULT_SAVES = 10  # checkpoints and diagnoses per run if the recipe does not set their interval
-
-
-class NotSavedError(OSError):
-    """Raised when a checkpoint could not be written; earlier checkpoints are intact."""
 
 
 class RunTrainer(Trainer):
@@ -108,20 +108,28 @@ class RunTrainer(Trainer):
             shutil.rmtree(target, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # each process writes its random state
-            if self.args.should_save:
-                checkpoints.seal(target)
-                checkpoints.rotate(target.parent, trusted=target)
-        except (OSError, RuntimeError, SafetensorError) as error:
+            with naming_failure(f"checkpoint of step {self.state.global_step}"):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()  # each process writes its random state
+                if self.args.should_save:
+                    files.sync(self.folder.metrics_file)
+                    checkpoints.seal(target, processes=self.args.world_size, **self.task.fingerprints)
+                    checkpoints.rotate(target.parent, trusted=target)
+        except NotSavedError:
             shutil.rmtree(target, ignore_errors=True)
-            if "gloo" in str(error) or "NCCL" in str(error):  # another process died; no file is at fault
-                raise
-            reason = " ".join(str(error).split())[:200]
-            raise NotSavedError(
-                f"the checkpoint of step {self.state.global_step} could not be written ({reason}); "
-                "earlier checkpoints are intact: make room and run again with --resume."
-            ) from error
+            raise
+
+    def load_finished(self, checkpoint: Path) -> None:
+        """Take over the checkpoint of the last update, so that the model can be saved as after training."""
+        assert self.model is not None
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
+        if self.processing_class is not None:
+            # as `train` does before the first update
+            align_special_tokens(self.model, self.processing_class)  # type: ignore[no-untyped-call]
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, AlphaWarmup):
+                callback.set(self.model, self.state.global_step - 1)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save model and tokenizer, without the Trainer's pickled arguments, which the recipe replaces."""
@@ -134,7 +142,10 @@ class RunTrainer(Trainer):
             self.processing_class.save_pretrained(folder)
 
 
-NOT_LOGGED = {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"}
+NOT_LOGGED = {
+    *("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"),
+    "num_input_tokens_seen",  # counted for LocAteR's normalisation
+}
 
 
 def updates_per_epoch(recipe: Recipe, examples: int) -> int:
@@ -182,6 +193,7 @@ def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArgument
         max_grad_norm=recipe.clip,
         logging_steps=recipe.log_every,
         logging_nan_inf_filter=False,  # would hide NaN
+        include_num_input_tokens_seen="all" if recipe.normalisation == "tokens" else "no",
         eval_strategy="steps" if evaluating else "no",
         eval_steps=recipe.eval_every,
         prediction_loss_only=recipe.task == "language",

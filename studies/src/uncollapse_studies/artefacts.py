@@ -7,8 +7,8 @@ from functools import partial
 from .artefact import Artefact
 from .cells.cell import Budget, Cell
 from .cells.hopfield import IN_VIOLINS, ablation_cells, main_cells, probe_cells, skipfree_cells
+from .cells.localization import NETWORKS, TOKENS, penalty_cells, propagation_cells
 from .cells.readings import following_cells, reading_cells
-from .cells.localization import NETWORKS, penalty_cells, propagation_cells
 
 HOPFIELD, LOCALIZATION = "hopfield", "localization"
 _WORDS = {"gpt2": "GPT on WikiText-2", "vit": "ViT on CIFAR-10"}
@@ -99,29 +99,29 @@ def _hopfield() -> list[Artefact]:
     return found
 
 
-def _localization() -> list[Artefact]:
+def _localization(ending: str, words: str) -> list[Artefact]:
+    """Figures 6 to 12 in one normalisation of the penalty."""
     found = []
     for id, network in NETWORKS.items():
-        words = f"LocAteR over training: d = {network.width}, {network.layers} layer{'s' * (network.layers > 1)}"
-        first = id == "localization-fig6"
+        first, layers = id == "localization-fig6", f"{network.layers} layer{'s' * (network.layers > 1)}"
         found.append(
             Artefact(
-                id,
-                words,
+                f"{id}{ending}",
+                f"LocAteR over training{words}: d = {network.width}, {layers}",
                 LOCALIZATION,
                 "localization.trained_penalty",
-                partial(penalty_cells, id),
+                partial(penalty_cells, f"{id}{ending}"),
                 seeds=3 if first else 1,
                 stands_for=f"{'Section 7' if first else 'Appendix D'}, Figure {id.removeprefix('localization-fig')}",
                 minutes=network.minutes,
             )
         )
     rho = Artefact(
-        "localization-fig7",
-        "Signal propagation over training, with LocAteR and without",
+        f"localization-fig7{ending}",
+        f"Signal propagation over training{words}, with LocAteR and without",
         LOCALIZATION,
         "localization.trained_propagation",
-        propagation_cells,
+        partial(propagation_cells, f"localization-fig7{ending}"),
         seeds=3,
         stands_for="Section 7, Figure 7",
         minutes=3.5,
@@ -129,4 +129,8 @@ def _localization() -> list[Artefact]:
     return [found[0], rho, *found[1:]]
 
 
-ARTEFACTS = {artefact.id: artefact for artefact in (*_hopfield(), *_localization())}
+_READINGS = {"": "", TOKENS: ", penalty over tokens"}
+ARTEFACTS = {
+    artefact.id: artefact
+    for artefact in (*_hopfield(), *(entry for reading in _READINGS.items() for entry in _localization(*reading)))
+}

@@ -67,11 +67,25 @@ FIGURES = {
             stands_for="appendix D, Theorem D.3",
         ),
         Figure(
+            "hopfield-contraction",
+            "What bounds of the residual are worth, over widths, tokens and weights",
+            "hopfield.contraction",
+            time="3 min",
+            stands_for="appendix D, Theorem D.3, and a bound of ours",
+        ),
+        Figure(
             "hopfield-table1",
             "Appendix Table 1: the residual ratio by depth",
             "hopfield.table1",
             time="2 min",
             stands_for="appendix Table 1",
+        ),
+        Figure(
+            "hopfield-initialisation",
+            "What alpha multiplies, at initialisation",
+            "hopfield.initialisation",
+            time="1 min",
+            stands_for="nothing in the paper",
         ),
         Figure(
             "hopfield-similarity-trained",

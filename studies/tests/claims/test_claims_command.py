@@ -13,12 +13,21 @@ from uncollapse.cli import main
 from uncollapse_studies.audit.audit import audit, code
 from uncollapse_studies.audit.claim import CLAIMS
 from uncollapse_studies.audit.registry import claims
-from uncollapse_studies.charts.claims_markdown import claims_markdown, count_table
+from uncollapse_studies.charts.claims_markdown import claims_markdown, count_table, root_table
 from uncollapse_studies.charts.claims_page import FALLS, STANDS, claims_page
 from uncollapse_studies.cli.claims import code_link
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = json.loads((ROOT / "studies/results/claims.json").read_text(encoding="utf-8"))
+OUTCOME_WORDS = {  # in README
+    "holds": "{} hold",
+    "holds under a condition": "{} hold under a condition",
+    "depends on a reading": "{} depend on a reading",
+    "not the paper's own statement": "{} are not the papers' own statements",
+    "not reproduced at small scale": "{} are not reproduced by small trained networks",
+    "cannot be checked at this scale": "{} cannot be checked at this scale",
+    "pending": "{} wait for trained networks",
+}
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -29,7 +38,8 @@ def test_only_writes_the_four_files_and_prints_a_table(tmp_path, capsys):
     assert {file.name for file in out.iterdir()} == {f"claims.{kind}" for kind in ("json", "csv", "md", "html", "svg")}
     printed = capsys.readouterr().out
     assert printed.startswith("3 statements\n")
-    assert "   2  holds under a condition" in printed
+    assert "   1  holds under a condition" in printed
+    assert "1 fail as printed, for 1 distinct reasons of substance and no misprints" in printed
     record = json.loads((out / "claims.json").read_text(encoding="utf-8"))
     assert [row["id"] for row in record["claims"]] == [f"localization-eq7-{n}" for n in ("first", "second", "third")]
     assert record["size"] == "smallest"
@@ -52,7 +62,7 @@ def test_a_crash_is_said_to_be_a_bug_and_ends_with_one(tmp_path, capsys, monkeyp
     assert main(["reproduce", "claims", "--only", "localization-fig3", "--quick", "--out", str(out)]) == 1
     said = capsys.readouterr()
     assert "1 checks crashed, which is a bug: localization-fig3-eta" in said.err
-    assert "fails" in said.out  # the other one
+    assert "not the paper's own statement" in said.out  # the other one
     assert "two and two are five" in (out / "claims.html").read_text(encoding="utf-8")
 
 
@@ -81,8 +91,8 @@ def test_cells_can_lie_elsewhere(tmp_path, capsys):
 def test_a_trained_claim_that_fails_leaves_the_conclusion_open(tmp_path):
     claim = claims()["hopfield-main-gpt2"]
     (row,) = audit([claim], written(tmp_path, claim.opposite.cells))
-    assert (row["verdict"], row["survives"]) == ("fails", None)
-    assert row["consequence"] == claim.for_user("fails")
+    assert (row["verdict"], row["survives"]) == ("not reproduced at small scale", None)
+    assert row["consequence"] == claim.for_user("not reproduced at small scale")
     assert row["changed"] == {"says": "made-up cells that agree with it", "verdict": "holds"}
     record = RECORD | {"claims": [row]}
     for page in (claims_page(record, lambda check: None, ""), claims_markdown(record)):
@@ -103,9 +113,14 @@ def test_code_is_linked_in_the_repository_if_it_is_known(tmp_path):
 
 def hostile() -> dict:
     row = RECORD["claims"][0] | {"id": "hopfield-x", "plot": {**_plot(), "rows": [[1.0, 1.0, HOSTILE]]}}
-    texts = dict.fromkeys(("place", "statement", "evidence", "corrected", "consequence"), HOSTILE)
-    row |= texts | {"numbers": {HOSTILE: HOSTILE}, "changed": {"says": HOSTILE, "verdict": "fails"}}
-    return RECORD | {"claims": [row]}
+    names = ("place", "statement", "evidence", "corrected", "consequence", "quote", "unverified", "changes_our_mind")
+    row |= dict.fromkeys(names, HOSTILE) | {
+        "perturbed": HOSTILE,
+        "numbers": {HOSTILE: HOSTILE},
+        "changed": {"says": HOSTILE, "verdict": "fails"},
+    }
+    root = {"id": HOSTILE, "kind": "misprint", "title": HOSTILE, "paper": "hopfield", "claims": [HOSTILE]}
+    return RECORD | {"claims": [row], "roots": [root], "headline": HOSTILE, "withdrawn": {HOSTILE: HOSTILE}}
 
 
 def _plot() -> dict:
@@ -125,24 +140,17 @@ def test_docs_are_what_the_generator_writes():
 
 
 def test_readme_and_docs_give_the_committed_numbers():
-    counts, total = RECORD["counts"], len(RECORD["claims"])
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme.split("## What the audit found", 1)[1].split("\n## ", 1)[0]
-    assert f"{total} statements" in section
-    for verdict, words in (("holds", "{} hold"), ("holds under a condition", "{} hold under a condition"),
-                           ("fails", "{} fail as printed"), ("pending", "{} wait for trained networks"),
-                           ("cannot be checked at this scale", "{} cannot be checked at this scale")):  # fmt: skip
-        if verdict in counts:
-            assert words.format(counts[verdict]) in section, f"README should say {words.format(counts[verdict])!r}"
+    assert RECORD["headline"] in section, f"README should say: {RECORD['headline']}"
+    for outcome, words in OUTCOME_WORDS.items():
+        if outcome in RECORD["counts"]:
+            assert words.format(RECORD["counts"][outcome]) in section, f"README should count: {outcome}"
         else:
-            assert words.format("").strip() not in section, f"README counts what is no more: {verdict}"
-    standing = sum(row["survives"] is True for row in RECORD["claims"])
-    assert f"in {standing} of these the conclusion stands" in section
-    unjudged = sum(row["verdict"] == "fails" and row["survives"] is None for row in RECORD["claims"])
-    if unjudged:
-        assert f"for {unjudged} about trained networks that is not judged" in section
+            assert words.format("").strip() not in section, f"README counts what is no more: {outcome}"
     assert "docs/images/claims.png" in section
     room = (ROOT / "docs/audit.md").read_text(encoding="utf-8")
-    for line in count_table(RECORD):
+    assert RECORD["headline"] in room
+    for line in (*count_table(RECORD), *root_table(RECORD)):
         assert line in room
     assert not re.search(r"\berror\b.*[1-9]", "\n".join(count_table(RECORD)))

@@ -3,7 +3,7 @@
 import pytest
 
 from uncollapse_studies.audit.cells import CellSelection, CellSetting
-from uncollapse_studies.audit.claim import CONDITION, FAILS, HOLDS, PENDING, SCALE
+from uncollapse_studies.audit.claim import CONDITION, HOLDS, NOT_REPRODUCED, PENDING, SCALE
 from uncollapse_studies.audit.deciding import Answer, Question, SettingFinding, decide
 
 YES, PART, NO, SMALL, OPEN, NOTHING, GUESSING = (
@@ -35,8 +35,8 @@ def verdict(answers, some=False, missing=0):
         ([PART, NO], CONDITION),
         ([PART], CONDITION),
         ([YES, PART], CONDITION),
-        ([NO, NO], FAILS),
-        ([SMALL, OPEN], FAILS),  # one that opposes breaks "every"
+        ([NO, NO], NOT_REPRODUCED),
+        ([SMALL, OPEN], NOT_REPRODUCED),  # one that opposes breaks "every"
     ],
 )
 def test_every_setting_is_asked(answers, expected):
@@ -46,7 +46,13 @@ def test_every_setting_is_asked(answers, expected):
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
-    [([NO, OPEN, YES], HOLDS), ([NO, SMALL], FAILS), ([NO, NOTHING], FAILS), ([NO, OPEN], SCALE), ([NOTHING], SCALE)],
+    [
+        ([NO, OPEN, YES], HOLDS),
+        ([NO, SMALL], NOT_REPRODUCED),
+        ([NO, NOTHING], NOT_REPRODUCED),
+        ([NO, OPEN], SCALE),
+        ([NOTHING], SCALE),
+    ],
 )
 def test_one_setting_is_enough_for_some(answers, expected):
     assert verdict(answers, some=True) == expected

@@ -9,11 +9,12 @@ from typing import get_args
 import pytest
 from made_cells import written
 
-from uncollapse_studies.audit.audit import audit, code, counts, how, row
+from uncollapse_studies.audit.audit import audit, code, how, row
 from uncollapse_studies.audit.claim import (
     CONDITION,
     FAILS,
     HOLDS,
+    NOT_REPRODUCED,
     SCALE,
     AuditRun,
     Claim,
@@ -21,7 +22,10 @@ from uncollapse_studies.audit.claim import (
     Evidence,
     Mutation,
 )
+from uncollapse_studies.audit.headline import counts, headline, roots
 from uncollapse_studies.audit.registry import claims
+from uncollapse_studies.audit.roots import ROOTS
+from uncollapse_studies.audit.withdrawn import WITHDRAWN
 
 ROOT = Path(__file__).resolve().parents[3]
 CLAIMS = claims()
@@ -53,7 +57,6 @@ REQUIRED = [
     "hopfield-abstract-hidden-state",
     "hopfield-F1-adiabatic",
     "hopfield-F1-rho-one",
-    "hopfield-F3-feedforward",
     "hopfield-eq60-central-visible",
     "hopfield-eq61-central-hidden",
     "hopfield-ablation-printed",
@@ -145,16 +148,13 @@ REQUIRED = [
     "localization-B2-order19",
     "localization-B2-order20",
     "localization-B2-order21",
-    "localization-B2-sharp",
     "localization-B2-cauchy-schwarz",
     "localization-dong-norm",
     "localization-fig6-perplexity",
     "localization-fig7-stripes",
-    "localization-fig8-scale",
-    "localization-fig9-scale",
-    "localization-fig10-scale",
-    "localization-fig11-scale",
-    "localization-fig12-scale",
+    "localization-kappa2-scale",
+    "localization-fig8-entropy",
+    "localization-fig12-perplexity",
 ]
 
 
@@ -175,8 +175,10 @@ def test_a_claim_says_all_that_it_must(id):
     assert claim.id == id
     assert re.fullmatch(r"(hopfield|localization)-[A-Za-z0-9-]+", id)  # an anchor of the page
     consequences = [claim.for_user(verdict) for verdict in get_args(ClaimVerdict)]
-    for text in (claim.place, claim.statement, *consequences, claim.mutation.says):
+    for text in (claim.place, claim.statement, *consequences, claim.mutation.says, claim.changes_our_mind):
         assert text.strip()
+    assert not claim.root or claim.root in ROOTS
+    assert (claim.perturbation is None) == bool(claim.no_perturbation), "a change by 20 %, or why there is none"
     assert claim.statement.endswith(".")
     assert claim.mutation.changes or claim.mutation.cells
     assert re.search(r"Holds if|It cannot be checked if", how(claim)), "say from which number on it counts as holding"
@@ -197,6 +199,9 @@ def test_a_change_turns_the_verdict(id, tmp_path):
     assert found.sentence
     assert found.numbers
     assert claim.monte_carlo == (found.standard_error is not None)
+    assert found.verdict not in ((FAILS,) if id in TRAINED else (NOT_REPRODUCED,))
+    if found.verdict in (FAILS, NOT_REPRODUCED):
+        assert claim.root, "a statement that fails has a root"
     if found.verdict in (FAILS, CONDITION) and id not in TRAINED:
         assert claim.corrected, "a statement that does not hold as printed needs its right form"
     mutation = claim.turn(found.verdict)
@@ -204,11 +209,21 @@ def test_a_change_turns_the_verdict(id, tmp_path):
     assert changed(claim, mutation, tmp_path).verdict == mutation.verdict
 
 
+@pytest.mark.parametrize("id", [id for id, claim in CLAIMS.items() if claim.perturbation])
+def test_the_right_form_holds_and_no_longer_does_when_it_is_changed_by_a_fifth(id):
+    claim = CLAIMS[id]
+    assert claim.check(QUICK, **claim.perturbation.changes(1.0)).verdict == HOLDS
+    for factor in claim.perturbation.factors:
+        assert 0.8 <= factor <= 1.2
+        assert claim.check(QUICK, **claim.perturbation.changes(factor)).verdict != HOLDS
+
+
 @pytest.mark.parametrize("id", TRAINED)
 def test_made_up_cells_that_agree_or_oppose_decide_whatever_the_real_ones_say(id, tmp_path):
     claim = CLAIMS[id]
-    assert changed(claim, claim.mutation, tmp_path).verdict == claim.turn(FAILS).verdict == HOLDS
-    assert changed(claim, claim.opposite, tmp_path).verdict == claim.turn(HOLDS).verdict == FAILS
+    assert changed(claim, claim.mutation, tmp_path).verdict == claim.turn(NOT_REPRODUCED).verdict == HOLDS
+    assert changed(claim, claim.opposite, tmp_path).verdict == claim.turn(HOLDS).verdict == NOT_REPRODUCED
+    assert ROOTS[claim.root].kind not in ("repairable", "conclusion", "misprint")
 
 
 @pytest.mark.parametrize("id", CLAIMS)
@@ -231,14 +246,53 @@ def test_monte_carlo_verdicts_hold_for_other_seeds(id, seed):
     assert claim.check(run, **claim.mutation.changes).verdict == claim.mutation.verdict
 
 
+def test_roots_agree_with_the_judgement_of_their_claims():
+    """What can be repaired leaves the conclusion standing; of the others at least one statement does not."""
+    for root in ROOTS.values():
+        own = [claim for claim in CLAIMS.values() if claim.root == root.id]
+        assert own, f"no claim has the root {root.id}"
+        assert {claim.paper for claim in own} == {root.id.split("-")[0]}
+        if root.kind in ("repairable", "misprint"):
+            assert all(claim.survives for claim in own), root.id
+        if root.kind == "conclusion":
+            assert not all(claim.survives for claim in own), root.id
+
+
+def test_what_is_withdrawn_is_not_judged():
+    assert not set(WITHDRAWN) & set(CLAIMS)
+
+
+def test_readings_other_statements_and_small_networks_are_no_failures_of_a_paper():
+    def entry(id, root, verdict):
+        return row(replace(CLAIMS[id], root=root), Evidence(verdict, "", {}), 0.0)
+
+    rows = [
+        entry("localization-eq6", "localization-lemma1-variance", FAILS),
+        entry("localization-lemma1-variance", "localization-lemma1-variance", FAILS),
+        entry("localization-eq9-bound", "localization-eq9", FAILS),
+        entry("localization-fig3-eta", "localization-fig3-eta", FAILS),
+        entry("localization-kappa2-scale", "localization-kappa2-scale", FAILS),
+        entry("localization-kappa", "localization-kappa-normalisation", FAILS),
+        entry("localization-fig6-entropy", "localization-trained-entropy", NOT_REPRODUCED),
+    ]
+    assert counts(rows)[FAILS] == 4
+    assert headline(rows).startswith("Of 7 entries 4 fail as printed, for 2 distinct reasons of substance and one")
+    by_kind = {root["kind"]: root["claims"] for root in roots(rows)}
+    assert by_kind["repairable"] == ["localization-eq6", "localization-lemma1-variance"]
+    assert by_kind["trained"] == ["localization-fig6-entropy"]
+
+
 def test_what_is_committed_is_of_these_claims():
     rows = {row["id"]: row for row in committed()["claims"]}
     assert list(rows) == list(CLAIMS), AGAIN
     assert committed()["size"] == "full"
     assert committed()["counts"] == counts(rows.values())
+    assert committed()["headline"] == headline(list(rows.values()))
+    assert committed()["roots"] == roots(rows.values())
+    assert committed()["withdrawn"] == WITHDRAWN
     for id, claim in CLAIMS.items():
         found, verdict = rows[id], rows[id]["verdict"]
-        for name in ("place", "statement", "corrected"):
+        for name in ("place", "statement", "corrected", "quote", "unverified", "root", "changes_our_mind"):
             assert found[name] == getattr(claim, name), f"{id}: {AGAIN}"
         assert found["consequence"] == claim.for_user(verdict), f"{id}: {AGAIN}"
         assert found["survives"] == (claim.survives if verdict == FAILS else None), f"{id}: {AGAIN}"

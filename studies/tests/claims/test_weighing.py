@@ -8,7 +8,7 @@ from made_cells import planned, written
 from uncollapse_studies.artefact import ArtefactCells
 from uncollapse_studies.artefacts import ARTEFACTS
 from uncollapse_studies.audit.cells import cells, made_up
-from uncollapse_studies.audit.claim import CONDITION, FAILS, HOLDS, PENDING, SCALE, AuditRun
+from uncollapse_studies.audit.claim import CONDITION, HOLDS, NOT_REPRODUCED, PENDING, SCALE, AuditRun
 from uncollapse_studies.audit.plan import planned as planned_cells
 from uncollapse_studies.audit.registry import claims
 from uncollapse_studies.audit.weighing import compare, toward
@@ -47,7 +47,7 @@ def test_cells_decide_and_their_absence_is_pending(tmp_path):
     assert none.verdict == PENDING
     assert "6 of 6 planned cells are not trained yet" in none.sentence
     worse = claim.check(written(tmp_path, made_up(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 25.0})))
-    assert worse.verdict == FAILS
+    assert worse.verdict == NOT_REPRODUCED
     assert "opposed, at 95 % confidence over seeds" in worse.sentence
 
 
@@ -88,7 +88,7 @@ def test_there_is_no_verdict_before_every_planned_cell_is_in(tmp_path, ours, say
     assert f", {says}, {RULE}. 2 of 6 planned cells are not trained yet." in early.sentence
     assert len(early.numbers) == 2
     whole = CLAIMS[GPT].check(written(tmp_path, every))
-    assert whole.verdict == (HOLDS if says == "as claimed" else FAILS)
+    assert whole.verdict == (HOLDS if says == "as claimed" else NOT_REPRODUCED)
     assert "So far" not in whole.sentence
 
 
@@ -110,7 +110,7 @@ def test_cells_of_an_earlier_definition_are_not_in(tmp_path):
     [
         ((30.0, 40.0), (11.9, 10.0), HOLDS),  # the plain one is ahead, and both guess
         ((30.0, 40.0), (20.0, 10.0), CONDITION),
-        ((40.0, 30.0), (10.0, 10.0), FAILS),
+        ((40.0, 30.0), (10.0, 10.0), NOT_REPRODUCED),
         ((11.0, 11.9), (10.0, 10.0), SCALE),
         ((10.0, 12.5), (10.0, 10.0), HOLDS),  # one that guesses is no reason to leave a depth out
     ],
@@ -170,7 +170,7 @@ def test_methods_that_are_not_compared_are_not_waited_for(tmp_path):
 def test_a_null_that_is_known_well_enough_fails(tmp_path):
     same = made_up(GPT, "perplexity", {"self-attention": 20.0, "hopfield": 20.0})
     found = CLAIMS[GPT].check(written(tmp_path, same))
-    assert found.verdict == FAILS
+    assert found.verdict == NOT_REPRODUCED
     assert "no difference as claimed of 2 % or more" in found.sentence
 
 
@@ -183,7 +183,7 @@ def test_diverged_networks_are_left_out_and_named(tmp_path):
         for cell in every
     ]
     found = CLAIMS[GPT].check(written(tmp_path, lost))
-    assert found.verdict == FAILS
+    assert found.verdict == NOT_REPRODUCED
     assert "left out: hopfield-main-gpt2, hopfield, seed 2." in found.sentence
     assert "not trained yet" not in found.sentence  # it is trained, and will not come again
     assert found.numbers["diverged, left out"] == 1
@@ -213,7 +213,7 @@ def test_one_pair_is_enough_where_some_is_claimed(tmp_path):
         return lambda cell: 50.0 if cell.method == "self-attention" else good if cell.own["alpha"] == 1.0 else 45.0
 
     claim = CLAIMS[ABLATION]
-    for good, verdict in ((60.0, HOLDS), (45.0, FAILS)):
+    for good, verdict in ((60.0, HOLDS), (45.0, NOT_REPRODUCED)):
         found = claim.check(written(tmp_path, more_seeds(planned(ABLATION, "accuracy", accuracy(good)))))
         assert found.verdict == verdict
     assert "lowest with alpha" in found.sentence  # nine pairs are too many to list
@@ -227,7 +227,7 @@ def test_many_pairs_share_the_risk_of_luck(tmp_path):
     pairs = made_up(ABLATION, "accuracy", {"hopfield": 50.12}, gains)
     alone = [cell for cell in pairs if cell["settings"] == gains[0]]
     assert CLAIMS[ABLATION].check(written(tmp_path, plain, alone)).verdict == HOLDS
-    assert CLAIMS[ABLATION].check(written(tmp_path, plain, pairs)).verdict == FAILS
+    assert CLAIMS[ABLATION].check(written(tmp_path, plain, pairs)).verdict == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_many_pairs_share_the_risk_of_luck(tmp_path):
     [
         (0.5, 0.04, HOLDS),
         (0.5, 0.3, CONDITION),  # it shrinks, and is not gone
-        (0.5, 0.6, FAILS),
+        (0.5, 0.6, NOT_REPRODUCED),
         (0.005, 0.0, SCALE),  # there is no group to lose
     ],
 )
@@ -260,7 +260,9 @@ def test_settings_without_a_group_do_not_count(tmp_path):
     assert "hopfield-similarity-vit: " in found.sentence
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(3.9, HOLDS), (3.75, SCALE), (3.0, FAILS), (5.0, FAILS)])
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(3.9, HOLDS), (3.75, SCALE), (3.0, NOT_REPRODUCED), (5.0, NOT_REPRODUCED)]
+)
 def test_entropies_are_alike_within_a_quarter_of_a_nat(tmp_path, ours, verdict):
     every = seeded("hopfield-entropy-vit", "entropy_mean", {"self-attention": 4.0, "hopfield": ours})
     assert CLAIMS["hopfield-fig13-20-trained"].check(written(tmp_path, every)).verdict == verdict

@@ -1,4 +1,8 @@
-"""Compiles tiles.cpp on first use, keeps the result in the user's cache, and says which tensors it serves."""
+"""Compiles tiles.cpp on first use, keeps the result in the user's cache, and says which tensors it serves.
+
+What is loaded runs in this process. So the folder of the cache has to be one that only the user can write to, and a
+library is loaded only if it has the sha256 that was noted when it was built; otherwise it is built again.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import functools
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -69,13 +75,65 @@ def operators() -> Any:
 def _library() -> Path:
     command = _command()
     key = hashlib.sha256("\0".join((SOURCE.read_text(), torch.__version__, *command)).encode()).hexdigest()[:16]
-    library = files.cache_root() / "native" / f"tiles-{key}.so"
-    if not library.exists():
+    library = _folder() / f"tiles-{key}.so"
+    if not _is_as_built(library):
         with files.lock(library.with_suffix(".lock")):
-            if not library.exists():  # another process may have built it while this one waited
+            if not _is_as_built(library):  # another process may have built it while this one waited
                 files.remove_leftovers(library.parent, library.name)
                 _build(command, library)
     return library
+
+
+def _folder() -> Path:
+    """`native` in the user's cache; a private temporary folder, after one warning, if others could write there."""
+    folder = files.cache_root() / "native"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = folder.resolve()  # from here on no link is followed that somebody could change
+    fault = _who_else_writes(folder)
+    if fault is None:
+        return folder
+    warnings.warn(
+        f"{fault}, so libraries in {folder} are not loaded; the C++ attention tiles are built for this process only. "
+        f"Set ${files.CACHE_VARIABLE} to a folder of your own, or UNCOLLAPSE_NATIVE=0 to do without them.",
+        stacklevel=2,
+    )
+    return Path(_temporary_folder().name)
+
+
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Mode 0700, removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="uncollapse-native-")
+
+
+def _who_else_writes(folder: Path) -> str | None:
+    """Why somebody else could put a file into a folder or replace the folder; None if nobody can, root aside."""
+    if not hasattr(os, "geteuid"):  # Windows: the cache lies in the user's profile, which others cannot write to
+        return None
+    user = os.geteuid()
+    for path in (folder, *folder.parents):
+        about, above = path.stat(), path != folder
+        if about.st_uid != user and not (above and about.st_uid == 0):
+            return f"{path} belongs to another user"
+        if above and about.st_mode & stat.S_ISVTX:  # like /tmp: others may write there, but not rename what is ours
+            continue
+        if about.st_mode & (stat.S_IWOTH if above else stat.S_IWOTH | stat.S_IWGRP):
+            return f"{path} can be written by others"
+    return None
+
+
+def _is_as_built(library: Path) -> bool:
+    """Whether a library has the digest that was noted when it was built; one that is damaged would kill the process."""
+    try:
+        with library.open("rb") as file:
+            return _digest_file(library).read_text() == hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return False
+
+
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".sha256")
 
 
 def _command() -> list[str]:
@@ -101,6 +159,8 @@ def _build(command: list[str], library: Path) -> None:
             )
             if run.returncode:
                 raise RuntimeError(_first_error(run.stderr) or f"{command[0]} ended with code {run.returncode}")
+            digest = hashlib.sha256(new.read_bytes()).hexdigest()
+        files.write(_digest_file(library), digest)
     finally:
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 

@@ -16,7 +16,7 @@ from .grouping import Group
 from .reading import RecordedRun
 
 SMALL = 1e-3  # numbers below it are written with a power of ten
-DIAGNOSED = re.compile(r"diagnose/layer_(\d+)/(\w+)")
+DIAGNOSED = re.compile(r"diagnose/layer_(\d{1,9})/(\w+)")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from uncollapse import files
 from uncollapse.diagnosis import Diagnosis
 
+from ..recipe import read_keys
 from ..run_folder import RunFolder
+
+LARGEST_STEP = 2**63 - 1  # of a column of pandas
+DIAGNOSIS = re.compile(r"step-(\d{1,15})")
 
 
 @dataclass(frozen=True, eq=False)  # tables are not compared
@@ -80,8 +84,9 @@ class RecordedRun:
     @cached_property
     def diagnoses(self) -> dict[int, Path]:
         """The saved diagnoses by step."""
-        folders = (self.folder / "diagnosis").glob("step-*")
-        return dict(sorted((int(f.name[5:]), f) for f in folders if (f / "diagnosis.json").is_file()))
+        folders = (self.folder / "diagnosis").glob("step-*/diagnosis.json")
+        named = ((DIAGNOSIS.fullmatch(file.parent.name), file.parent) for file in folders)
+        return dict(sorted((int(found[1]), folder) for found, folder in named if found))
 
     @cached_property
     def last_diagnosis(self) -> Diagnosis | None:
@@ -111,25 +116,34 @@ def read_run(folder: Path) -> RecordedRun:
         raise FileNotFoundError(f"there is no folder {folder}; give the folder that uncollapse train --out wrote.")
     if not _is_run(folder):
         raise ValueError(f"{folder} is no run: it holds neither recipe.yaml nor seed-* folders with one.")
-    try:
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{folder / 'recipe.yaml'} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{folder / 'recipe.yaml'} holds no keys, so {folder} is no run.")
-    return RecordedRun(folder, recipe, RunFolder(folder).status(), _metrics(folder))
+    return RecordedRun(folder, read_keys(folder / "recipe.yaml"), _status(folder), _metrics(folder))
 
 
 def _is_run(folder: Path) -> bool:
     return (folder / "recipe.yaml").is_file()
 
 
+def _status(folder: Path) -> dict[str, Any]:
+    """What is in `status.json`, lists and objects aside: of those, no comparison needs any."""
+    return {k: v for k, v in RunFolder(folder).status().items() if isinstance(v, str | int | float | None)}
+
+
 def _metrics(folder: Path) -> pd.DataFrame:
     rows: list[tuple[int, str, float]] = []
-    for entry in RunFolder(folder).metrics():
-        step = int(entry.pop("step", 0))
+    for number, entry in enumerate(RunFolder(folder).metrics(), start=1):
+        step = entry.pop("step", 0)
+        if not isinstance(step, int) or abs(step) > LARGEST_STEP:
+            raise ValueError(f"{RunFolder(folder).metrics_file} is damaged: line {number} has no whole number as step.")
         numbers = {n: float("nan") if v is None else v for n, v in entry.items()}
-        rows += [(step, name, float(value)) for name, value in numbers.items() if isinstance(value, int | float)]
+        rows += [(step, name, _float(value)) for name, value in numbers.items() if isinstance(value, int | float)]
     if not rows:
         raise ValueError(f"{folder} has no metrics yet (metrics.jsonl is missing or empty); let it train first.")
     return pd.DataFrame(rows, columns=["step", "measure", "value"])
+
+
+def _float(value: float) -> float:
+    """An integer may be too large for a float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -8,26 +8,27 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from ..localization.simulation import one_thread
 from ..locations import path_in_repository
-from .claim import ERROR, FAILS, AuditRun, Claim, ClaimVerdict, Evidence
+from .claim import ERROR, FAILS, AuditRun, Claim, Evidence
+from .headline import outcome
 
 PAPERS = {
     "hopfield": {
         "authors": "Masumura and Taki",
         "title": "On the Role of Hidden States of Modern Hopfield Network in Transformer",
         "venue": "NeurIPS 2025",
-        "read": "its appendix, its abstract page, and the result tables of the main text with a summary of its Eq. 17",
+        "read": "its appendix and its abstract page; of the main text only the result tables and a summary of Eq. 17",
     },
     "localization": {
         "authors": "Bao, Hataya and Karakida",
         "title": "Self-attention Networks Localize When QK-eigenspectrum Concentrates",
         "venue": "arXiv 2402.02098, ICML 2024",
-        "read": "the text of 6 February 2024",
+        "read": "the preprint of 6 February 2024; the published version, whose abstract differs, was not read",
     },
 }
 
@@ -61,8 +62,13 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "paper": claim.paper,
         "place": claim.place,
         "statement": claim.statement,
+        "quote": claim.quote,
+        "seed": claim.seed,
+        "unverified": claim.unverified,
         "how": how(claim),
         "verdict": found.verdict,
+        "outcome": outcome(found.verdict, claim.root),
+        "root": claim.root,
         "evidence": found.sentence,
         "numbers": {name: _plain(value) for name, value in found.numbers.items()},
         "standard_error": None if found.standard_error is None else _plain(found.standard_error),
@@ -70,6 +76,8 @@ def row(claim: Claim, found: Evidence, seconds: float) -> dict[str, Any]:
         "survives": claim.survives if found.verdict == FAILS else None,
         "consequence": claim.for_user(found.verdict),
         "changed": {"says": turn.says, "verdict": turn.verdict},
+        "perturbed": list(claim.perturbation.factors) if claim.perturbation else claim.no_perturbation,
+        "changes_our_mind": claim.changes_our_mind,
         "artefacts": list(claim.artefacts),
         "plot": None if found.plot is None else _plain(asdict(found.plot)),
         "check": code(claim),
@@ -88,16 +96,6 @@ def code(claim: Claim) -> dict[str, str | int]:
     file = Path(inspect.getsourcefile(check) or "")
     name = check.__qualname__.split(".<locals>")[0]
     return {"file": path_in_repository(file).as_posix(), "function": name, "line": inspect.getsourcelines(check)[1]}
-
-
-def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many rows have each verdict, in the order of the verdicts; those that none has are left out.
-
-    >>> counts([{"verdict": "fails"}, {"verdict": "holds"}, {"verdict": "fails"}])
-    {'holds': 1, 'fails': 2}
-    """
-    found = [own["verdict"] for own in rows]
-    return {verdict: found.count(verdict) for verdict in get_args(ClaimVerdict) if verdict in found}
 
 
 def _plain(value: Any) -> Any:

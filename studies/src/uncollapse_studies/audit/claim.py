@@ -11,10 +11,16 @@ from ..figure import Size
 from ..locations import results
 
 ClaimVerdict = Literal[
-    "holds", "holds under a condition", "fails", "cannot be checked at this scale", "pending", "error"
+    "holds",
+    "holds under a condition",
+    "fails",
+    "not reproduced at small scale",  # what "fails" is for statements about trained networks
+    "cannot be checked at this scale",
+    "pending",
+    "error",
 ]
 Paper = Literal["hopfield", "localization"]
-HOLDS, CONDITION, FAILS, SCALE, PENDING, ERROR = get_args(ClaimVerdict)
+HOLDS, CONDITION, FAILS, NOT_REPRODUCED, SCALE, PENDING, ERROR = get_args(ClaimVerdict)
 
 SIGNIFICANT = 5.0  # standard errors: a claim swept over many cases and seeds must not fail by chance
 ROUNDING = 1e-9  # relative; what float64 loses in the checks of identities
@@ -69,6 +75,17 @@ class Mutation:
 
 
 @dataclass(frozen=True)
+class Perturbation:
+    """The right form of a formula times a factor near 1, with which the check must not come to "holds" any more.
+
+    `changes(factor)` are the arguments of the check. With factor 1 they are the right form, which holds.
+    """
+
+    changes: Callable[[float], Mapping[str, Any]]
+    factors: tuple[float, ...] = (0.8, 1.2)  # one of them for a bound, which is only broken from one side
+
+
+@dataclass(frozen=True)
 class Claim:
     """One statement of a paper.
 
@@ -77,7 +94,7 @@ class Claim:
     """
 
     id: str
-    place: str
+    place: str  # section and equation in the paper
     statement: str
     consequence: str | Mapping[ClaimVerdict, str]  # for a user; by verdict where cells that are yet to come decide
     mutation: Mutation
@@ -89,6 +106,13 @@ class Claim:
     monte_carlo: bool = False
     artefacts: tuple[str, ...] = ()  # reproductions whose cells decide
     opposite: Mutation | None = None  # a second mutation, for a claim whose verdict is not known beforehand
+    quote: str = ""  # the paper's own words, verbatim, at most two sentences; " ... " where some are left out
+    seed: str = ""  # name of the text that the quote was read in
+    unverified: str = ""  # what was read instead, where the paper's own words were not
+    root: str = ""  # what is wrong if it fails: a key of `roots.ROOTS`
+    changes_our_mind: str = ""  # what would change the verdict, in one sentence
+    perturbation: Perturbation | None = None
+    no_perturbation: str = ""  # why there is none
 
     @property
     def paper(self) -> Paper:
@@ -123,6 +147,13 @@ def claim(
     monte_carlo: bool = False,
     artefacts: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
+    quote: str = "",
+    seed: str = "",
+    unverified: str = "",
+    root: str = "",
+    changes_our_mind: str = "",
+    perturbation: Perturbation | None = None,
+    no_perturbation: str = "",
 ) -> Callable[[Check], Check]:
     """Register the function below as the check of a statement; `changes` are arguments that make it this one's.
 
@@ -134,7 +165,8 @@ def claim(
             raise ValueError(f"there are two claims with the id {id!r}.")
         own = check if changes is None else _bound(check, changes)
         known = (id, place, statement, consequence, mutation, own, corrected, survives, monte_carlo)
-        CLAIMS[id] = Claim(*known, tuple(artefacts), opposite)
+        source = (quote, seed, unverified, root, changes_our_mind)
+        CLAIMS[id] = Claim(*known, tuple(artefacts), opposite, *source, perturbation, no_perturbation)
         return check
 
     return register
@@ -143,6 +175,15 @@ def claim(
 def becomes(verdict: ClaimVerdict, says: str, **changes: Any) -> Mutation:
     """The mutation of a claim: what is changed, in words and as arguments, and the verdict that follows."""
     return Mutation(says, verdict, changes)
+
+
+def times(factor: float, formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula multiplied by a factor, for perturbations.
+
+    >>> times(2.0, lambda x: x + 1.0)(3.0)
+    8.0
+    """
+    return lambda *given, **named: factor * formula(*given, **named)
 
 
 def judge(always: bool, under_condition: bool = False) -> ClaimVerdict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .cells import CellSelection, CellSetting
-from .claim import FAILS, HOLDS, PENDING, SCALE, ClaimVerdict, Evidence, judge
+from .claim import FAILS, HOLDS, NOT_REPRODUCED, PENDING, SCALE, ClaimVerdict, Evidence, judge
 from .plan import CellRecord
 
 LISTED = 4  # settings that a sentence names one by one; of more, the lowest and the highest
@@ -63,15 +63,19 @@ def decide(question: Question, found: CellSelection, weighed: Sequence[SettingFi
 
 
 def _verdict(answers: Sequence[Answer], some: bool) -> ClaimVerdict | None:
-    """None where nothing is decided. One setting that opposes breaks "every"; only all of them break "some"."""
+    """None where nothing is decided. One setting that opposes breaks "every"; only all of them break "some".
+
+    Small networks that oppose a statement about large ones do not refute it: it is not reproduced.
+    """
     tested = [answer for answer in answers if answer not in UNTESTED]
     yes, part = tested.count(Answer.AS_CLAIMED), tested.count(Answer.IN_PART)
     no = tested.count(Answer.OPPOSED) + tested.count(Answer.TOO_SMALL)
     if some:
-        return HOLDS if yes else FAILS if tested and no == len(tested) else None
+        return HOLDS if yes else NOT_REPRODUCED if tested and no == len(tested) else None
     if not no and (not tested or Answer.UNDECIDED in tested):
         return None
-    return judge(yes == len(tested), yes + part > 0)
+    verdict = judge(yes == len(tested), yes + part > 0)
+    return NOT_REPRODUCED if verdict == FAILS else verdict
 
 
 def _told(question: Question, weighed: Sequence[SettingFinding]) -> str:

@@ -6,9 +6,9 @@ Whether a difference is real is decided by `uncollapse.statistics`, as on the re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from uncollapse.statistics import CONFIDENCE, FEWEST, Estimate, SeedSummary, differences, summarise
+from uncollapse.statistics import CONFIDENCE, FEWEST, Estimate, SeedSummary, differences, holm, summarise
 
 from ..trained import SMALLEST, SMALLEST_SHARE, smallest_that_counts
 from .cells import CellSetting, Number, finished, gather, named, values
@@ -43,6 +43,17 @@ def between(least: float, most: float) -> Criterion:
     return criterion
 
 
+def beyond(claimed: float, opposed: float) -> Criterion:
+    """The whole interval lies above `claimed`: as claimed; below `opposed`: opposed; else undecided."""
+
+    def criterion(found: Estimate, _smallest: float) -> Answer:
+        if found.low > claimed:
+            return Answer.AS_CLAIMED
+        return Answer.OPPOSED if found.high < opposed else Answer.UNDECIDED
+
+    return criterion
+
+
 def counts_from(number: str) -> str:
     """The smallest difference that counts, in words.
 
@@ -68,7 +79,7 @@ class MethodPair:
     base: SeedSummary
     other: SeedSummary
     gap: Estimate
-    compared: int  # methods that are compared with the same base, this one among them
+    compared: int  # comparisons of one family, this one among them: methods with the same base, or numbers
 
 
 def compare(
@@ -80,6 +91,7 @@ def compare(
     criterion: Criterion,
     *,
     only: Mapping[str, float] | None = None,
+    beside: Sequence[Number] = (),
     some: bool = False,
     share: float = 1.0,
     least: float = 0.0,
@@ -87,14 +99,18 @@ def compare(
 ) -> Evidence:
     """Whether `method` stands to `against` as claimed in every setting that both were trained in, or in `some`.
 
-    `only` are settings that cells of `method` must have, and then no other method is part of the comparison; else the
-    intervals have Holm's correction over all methods of the same table, as on the results page. With a `share` below 1
+    `only` are settings that cells of `method` must have, and then no other method is part of the comparison; `beside`
+    are further numbers by which the same networks are compared, and Holm's correction is over all of them. Without
+    `only` it is over all methods of the same table, as on the results page. With a `share` below 1
     the number must also be below that share of the other's for the claim to hold in full. Where the other's is below
     `least`, there is nothing to lose, and where both are below `chance`, both guess: such a setting tests nothing.
     """
     found = gather(run.cells, artefacts, {method: only or {}, against: {}})
     name = named(number)
-    pairs = method_pairs(found.finished if only else finished(artefacts, run.cells), number, method, against)
+    table = found.finished if only else finished(artefacts, run.cells)
+    pairs = method_pairs(table, number, method, against)
+    if beside:
+        pairs = _corrected(pairs, [method_pairs(table, other, method, against) for other in beside])
     weighed = []
     for own, pair in pairs.items():
         answer, shown = criterion(pair.gap, smallest_that_counts(name, pair.base.mean)), str(pair.gap)
@@ -105,7 +121,11 @@ def compare(
     with_these = f" with {', '.join(f'{key} {value:g}' for key, value in only.items())}" if only else ""
     question = Question(
         f"{name} of {method}{with_these} less that of {against}",
-        _rule([pair.gap for pair in pairs.values()], max((pair.compared for pair in pairs.values()), default=1)),
+        _rule(
+            [pair.gap for pair in pairs.values()],
+            max((pair.compared for pair in pairs.values()), default=1),
+            "numbers" if beside else "methods",
+        ),
         f"no difference as claimed of {counts_from(name)} or more",
         some,
     )
@@ -130,6 +150,18 @@ def method_pairs(
     }
 
 
+def _corrected(
+    pairs: Mapping[CellSetting, MethodPair], beside: Sequence[Mapping[CellSetting, MethodPair]]
+) -> dict[CellSetting, MethodPair]:
+    """The same pairs with Holm's correction over a family: this number and those beside it, in each setting."""
+    found = {}
+    for own, pair in pairs.items():
+        family = [pair, *(others[own] for others in beside if own in others)]
+        level = holm([one.gap.p_value for one in family])[0]
+        found[own] = replace(pair, gap=replace(pair.gap, confidence=level), compared=len(family))
+    return found
+
+
 def _by_level(answer: Answer, base: float, other: float, share: float, least: float, chance: float) -> Answer:
     """The answer once the levels are known: nothing is tested, or "it disappears" is met in part."""
     if base < least:
@@ -140,11 +172,11 @@ def _by_level(answer: Answer, base: float, other: float, share: float, least: fl
     return Answer.IN_PART if answer == Answer.AS_CLAIMED and too_much else answer
 
 
-def _rule(estimates: Sequence[Estimate], compared: int = 1) -> str:
+def _rule(estimates: Sequence[Estimate], compared: int = 1, family: str = "methods") -> str:
     """What the answers of a comparison rest on: the end of a sentence."""
     words = OVER_SEEDS if any(estimate.seeds >= FEWEST for estimate in estimates) else ""
     if words and compared > 1:
-        words += f", with Holm's correction for {compared} methods"
+        words += f", with Holm's correction for {compared} {family}"
     if any(estimate.seeds < FEWEST for estimate in estimates):
         words += "; one seed decides nothing"
     return words

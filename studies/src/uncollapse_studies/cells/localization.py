@@ -13,6 +13,7 @@ PLAIN, OURS, SCALE_ONLY, ZERO = "plain", "locater", "scale-only", "forced-zero"
 KAPPA_SCALE = 100.0
 KAPPA_MEANS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
 FORCED = 1e6  # a kappa_1 that leaves W_QK no choice but 0
+TOKENS = "-tokens"  # ends the id of a figure whose penalty is added to the loss summed over tokens, as in fairseq
 RATES = {128: 1e-3, 32: 4e-3}  # at laptop budget: 40 times the paper's 2.5e-5 and 1e-4
 
 
@@ -50,18 +51,18 @@ def penalties(control: bool) -> dict[str, tuple[str, Mapping[str, float]]]:
 def penalty_cells(artefact: str, budget: Budget, seeds: int) -> list[Cell]:
     """No penalty, and kappa_mean from strong to none."""
     return [
-        _cell(artefact, artefact, label, method, seed, budget, kappas)
+        _cell(artefact, artefact.removesuffix(TOKENS), label, method, seed, budget, kappas)
         for seed in range(seeds)
         for label, (method, kappas) in penalties(artefact == "localization-fig6").items()
     ]
 
 
-def propagation_cells(budget: Budget, seeds: int) -> list[Cell]:
+def propagation_cells(artefact: str, budget: Budget, seeds: int) -> list[Cell]:
     """Figure 7: two networks of Figure 6, and between them the one with kappa_1 alone."""
     shown = (PLAIN, "kappa-mean-1", "kappa-mean-0")
     chosen = {label: found for label, found in penalties(False).items() if label in shown}
     return [
-        _cell("localization-fig7", "localization-fig6", label, method, seed, budget, kappas)
+        _cell(artefact, "localization-fig6", label, method, seed, budget, kappas)
         for seed in range(seeds)
         for label, (method, kappas) in chosen.items()
     ]
@@ -73,6 +74,8 @@ def _cell(
     network = NETWORKS[like]
     # Section 7: embedding, attention and feed-forward net all have the width d.
     keys: dict[str, Any] = {"width": network.width, "mlp_width": network.width, "layers": network.layers, **kappas}
+    if artefact.endswith(TOKENS) and method != PLAIN:
+        keys["normalisation"] = "tokens"
     recipe = f"localization-d{network.width}"
     if budget != "paper":
         recipe = "localization-laptop"

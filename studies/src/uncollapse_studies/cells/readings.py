@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from uncollapse.statistics import differences, summarise
+from uncollapse.statistics import FEWEST, difference, summarise
 
 from .cell import Budget, Cell
 from .hopfield import RECIPES
@@ -22,6 +22,7 @@ PLAIN = "self-attention"
 READINGS = ("stream", "normed", "replace")
 MORE_SEEDS = 5  # where the difference from self-attention is undecided
 MOST_RATES = 9
+WITHOUT_DROPOUT = {"dropout": 0.0, "drop_path": 0.0}  # at the paper's budget, for all: replace does not go with them
 
 
 @dataclass(frozen=True)
@@ -72,25 +73,31 @@ def methods(model: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def chosen(model: str, budget: Budget) -> list[str]:
+    """The names of the methods to train; a trial of seconds has two."""
+    return list(methods(model))[: 2 if budget == "tiny" else None]
+
+
 def reading_cells(artefact: str, model: str, budget: Budget, seeds: int) -> list[Cell]:
     """Seed 0 of every method at the rates to try first, the middle one first."""
     rates = sorted(COMPARISONS[model].rates, key=lambda rate: _distance(rate, model))
-    return [_cell(artefact, model, name, rate, 0, budget) for name in methods(model) for rate in rates]
+    return [reading_cell(artefact, model, name, rate, 0, budget) for rate in rates for name in chosen(model, budget)]
 
 
 def following_cells(artefact: str, model: str, budget: Budget, seeds: int, store: Store) -> list[Cell]:
-    """What the finished cells ask for: rates beyond an end, then seeds at the best rate."""
+    """What the finished cells ask for: rates beyond an end, then seeds at the best rate, then more seeds."""
     found: list[Cell] = []
-    losses: dict[str, list[float]] = {}
-    for name in methods(model):
-        extra, best = _search(artefact, model, name, budget, store)
+    candidates: dict[str, list[Cell]] = {}  # by method, all seeds at the best rate
+    for name in chosen(model, budget):
+        extra, best = search_rates(artefact, model, name, budget, store)
         found += extra
         if best is not None:
-            own = [_cell(artefact, model, name, best, seed, budget) for seed in range(max(seeds, MORE_SEEDS))]
+            own = [reading_cell(artefact, model, name, best, seed, budget) for seed in range(max(seeds, MORE_SEEDS))]
+            candidates[name] = own
             found += own[1:seeds]
-            losses[name] = [loss for cell in own if (loss := held_out_loss(store, cell)) is not None]
-            if seeds > 1 and _straddles(losses, name, seeds):
-                found += own[seeds:]
+    undecided = [name for name, own in candidates.items() if _undecided(candidates.get(PLAIN, []), own, seeds, store)]
+    for name in [PLAIN, *undecided] if undecided else []:
+        found += candidates[name][seeds:]
     return found
 
 
@@ -103,11 +110,11 @@ def held_out_loss(store: Store, cell: Cell) -> float | None:
     return float(record["numbers"].get("eval_loss", math.inf)) if finished else math.inf
 
 
-def _search(artefact: str, model: str, name: str, budget: Budget, store: Store) -> tuple[list[Cell], float | None]:
+def search_rates(artefact: str, model: str, name: str, budget: Budget, store: Store) -> tuple[list[Cell], float | None]:
     """The cells beyond the first rates, and the best rate; None as long as it is not known."""
     rates, extra = list(COMPARISONS[model].rates), []
     while True:
-        losses = [held_out_loss(store, _cell(artefact, model, name, rate, 0, budget)) for rate in rates]
+        losses = [held_out_loss(store, reading_cell(artefact, model, name, rate, 0, budget)) for rate in rates]
         known = [loss for loss in losses if loss is not None]
         if len(known) < len(losses):
             return extra, None
@@ -115,18 +122,16 @@ def _search(artefact: str, model: str, name: str, budget: Budget, store: Store) 
         if 0 < best < len(rates) - 1 or len(rates) >= MOST_RATES:
             return extra, rates[best]
         rates = [rates[0] / 2, *rates] if best == 0 else [*rates, rates[-1] * 2]
-        extra.append(_cell(artefact, model, name, rates[0 if best == 0 else -1], 0, budget))
+        extra.append(reading_cell(artefact, model, name, rates[0 if best == 0 else -1], 0, budget))
 
 
-def _straddles(losses: Mapping[str, Sequence[float]], name: str, seeds: int) -> bool:
-    """Whether the seeds so far leave the difference from self-attention open."""
-    both = (losses.get(PLAIN, ()), losses[name])
-    if any(len(values) < seeds for values in both):
+def _undecided(base: Sequence[Cell], own: Sequence[Cell], seeds: int, store: Store) -> bool:
+    """Whether the first seeds leave the difference from self-attention open."""
+    losses = [[held_out_loss(store, cell) for cell in cells[:seeds]] for cells in (base, own)]
+    known = [[loss for loss in values if loss is not None and math.isfinite(loss)] for values in losses]
+    if seeds < FEWEST or any(len(values) < seeds for values in known) or base == own:
         return False
-    if name == PLAIN:
-        return False
-    gap = differences(summarise(both[0]), {name: summarise(both[1])})[name]
-    return gap.verdict == "undecided" or len(both[1]) > seeds
+    return difference(*map(summarise, known)).verdict == "undecided"
 
 
 def _distance(rate: float, model: str) -> float:
@@ -135,11 +140,10 @@ def _distance(rate: float, model: str) -> float:
     return abs(math.log2(rate / rates[len(rates) // 2]))
 
 
-def _cell(artefact: str, model: str, name: str, rate: float, seed: int, budget: Budget) -> Cell:
+def reading_cell(artefact: str, model: str, name: str, rate: float, seed: int, budget: Budget) -> Cell:
+    """A method at a rate; its label names both."""
     recipe = RECIPES[model][budget]
     method = methods(model)[name]
-    keys = {**(COMPARISONS[model].keys if budget != "paper" else {}), **method, "learning_rate": rate}
+    keys = {**(WITHOUT_DROPOUT if budget == "paper" else COMPARISONS[model].keys), **method, "learning_rate": rate}
     own = {key: float(method[key]) for key in ("alpha", "alpha_hidden") if method.get(key) is not None}
-    return Cell(
-        artefact, f"{name}-rate-{rate:g}", name, seed, budget, recipe, at_budget(budget, recipe, keys), own
-    )
+    return Cell(artefact, f"{name}-rate-{rate:g}", name, seed, budget, recipe, at_budget(budget, recipe, keys), own)

@@ -1,8 +1,9 @@
-"""Charts of the audit: a small chart for a claim, and the overview with one square per claim."""
+"""Charts of the audit: a small chart for a claim, and the overview with one square per claim, by outcome and root."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -10,20 +11,35 @@ import pandas as pd
 
 from uncollapse.report.chart import Chart, Spec
 
-from .figure_page import Drawing, heading
+from ..audit.claim import FAILS
+from ..audit.roots import COUNTED, KIND_TITLES
+from .figure_page import Drawing
 from .formula import readable
 
 WIDTH, HEIGHT = 300, 150
-# in display order: what the papers got right comes first
+# by outcome, in display order: what the papers got right comes first
 COLOURS = {
     "holds": "#009E73",
     "holds under a condition": "#56B4E9",
     "fails": "#D55E00",
+    "depends on a reading": "#CC79A7",
+    "not the paper's own statement": "#A78BC4",
+    "not reproduced at small scale": "#C9A227",
     "cannot be checked at this scale": "#7A8090",
     "pending": "#C3C8D2",
     "error": "#000000",
 }
-ROWS = 6  # squares per column of the overview
+TITLE = "The audit of two papers, preprint and appendix"
+PICTURE, INDENT, FIRST, STEP, LINE = 860, 22, 250, 16, 20  # pixels of the overview
+MOST_OF_A_ROOT = 6  # squares that a root has room for
+PLURAL = {
+    "holds": "hold",
+    "holds under a condition": "hold under a condition",
+    "fails": "fail",
+    "depends on a reading": "depend on a reading",
+    "not the paper's own statement": "not the paper's own statements",
+}
+LONGEST = (PICTURE - FIRST) // STEP  # squares in a line
 
 
 def claim_chart(id: str, plot: Mapping[str, Any]) -> Chart:
@@ -96,54 +112,71 @@ def _axis(field: str, title: str, logarithmic: bool) -> Spec:
     return {"field": field, "type": "quantitative", "title": readable(title), "scale": scale, "axis": axis}
 
 
-def overview_chart(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Drawing:
-    """One square per claim, grouped by verdict, with one row per paper."""
+def overview_chart(record: Mapping[str, Any]) -> Drawing:
+    """One square per claim: a line for each outcome, and what fails by its roots."""
     panels = []
-    for paper, name in names.items():
-        own = [row for row in rows if row["paper"] == paper]
-        squares, labels, column = [], [], 0
-        for verdict in COLOURS:
-            group = [row for row in own if row["verdict"] == verdict]
-            if not group:
-                continue
-            labels.append({"column": column, "text": str(len(group)), "verdict": verdict})
-            for index, row in enumerate(group):
-                place = {"column": column + index // ROWS, "row": index % ROWS}
-                squares.append({**place, "verdict": verdict, "id": row["id"], "statement": row["statement"]})
-            column += -(-len(group) // ROWS) + 2
-        panels.append(_panel(pd.DataFrame(squares), pd.DataFrame(labels), f"{name}: {len(own)} statements"))
-    chart: Drawing = alt.vconcat(
-        *panels,
-        spacing=18,
-        title=heading(
-            f"{len(rows)} statements of two papers, each with a computed verdict", "one square per statement"
-        ),
-    ).configure_view(stroke=None)
+    for paper, about in record["papers"].items():
+        own = [row for row in record["claims"] if row["paper"] == paper]
+        roots = [root for root in record["roots"] if root["paper"] == paper]
+        if own:
+            panels.append(_panel(_lines(own, roots), f"{about['authors']}: {len(own)} entries"))
+    said = record["headline"].replace(": ", ":\n").split("\n")
+    title = alt.TitleParams(TITLE, subtitle=said, anchor="start", fontSize=17, subtitleFontSize=13, offset=14)
+    chart: Drawing = alt.vconcat(*panels, spacing=18, title=title).configure_view(stroke=None)
     return chart
 
 
-def _panel(squares: pd.DataFrame, labels: pd.DataFrame, title: str) -> alt.LayerChart:
-    x = alt.X("column:Q", axis=None, scale=alt.Scale(domain=[-0.6, 27], nice=False))
-    y = alt.Y("row:Q", axis=None, scale=alt.Scale(domain=[ROWS - 0.4, -1.5], nice=False))
-    colour = alt.Color(
-        "verdict:N",
-        sort=list(COLOURS),
-        scale=alt.Scale(domain=list(COLOURS)[:-1], range=list(COLOURS.values())[:-1]),
-        legend=alt.Legend(
-            title=None, orient="bottom", labelFontSize=13, symbolType="square", labelLimit=300, columns=5
-        ),
-    )
+@dataclass(frozen=True)
+class OverviewLine:
+    """A line of the overview: words, and the claims whose squares stand behind them."""
+
+    words: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    level: int = 0  # 0: an outcome, 1: a kind of root, 2: a root
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], roots: Sequence[Mapping[str, Any]]) -> list[OverviewLine]:
+    lines = []
+    for outcome in COLOURS:
+        group = [row for row in rows if row["outcome"] == outcome]
+        if not group:
+            continue
+        if outcome != FAILS:
+            words = f"{len(group)} {outcome if len(group) == 1 else PLURAL.get(outcome, outcome)}"
+            starts = range(0, len(group), LONGEST)
+            lines += [OverviewLine(words * (n == 0), group[n : n + LONGEST]) for n in starts]
+            continue
+        by_id = {row["id"]: row for row in group}
+        lines.append(OverviewLine(f"{len(group)} {outcome if len(group) == 1 else PLURAL[outcome]} as printed"))
+        for kind in COUNTED:
+            found = [root for root in roots if root["kind"] == kind]
+            lines += [OverviewLine(f"{len(found)} {KIND_TITLES[kind]}:", level=1)] if found else []
+            lines += [OverviewLine(readable(own["title"]), [by_id[id] for id in own["claims"]], 2) for own in found]
+    return lines
+
+
+def _panel(lines: Sequence[OverviewLine], title: str) -> alt.LayerChart:
+    words, squares = [], []
+    for number, line in enumerate(lines):
+        left = INDENT * line.level + (MOST_OF_A_ROOT * STEP if line.level == 2 else 0)
+        first = left - (len(line.rows) - 0.25) * STEP if line.level == 2 else FIRST
+        words.append({"y": number, "x": left, "words": line.words, "strong": line.level < 2})
+        squares += [
+            {"y": number, "x": first + STEP * n, **{name: row[name] for name in ("outcome", "id", "statement")}}
+            for n, row in enumerate(line.rows)
+        ]
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, PICTURE], nice=False))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[len(lines) - 0.5, -0.5], nice=False))
+    colour = alt.Color("outcome:N", legend=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())))
     tiles = (
-        alt.Chart(squares)
-        .mark_square(size=330, opacity=1)
-        .encode(x=x, y=y, color=colour, tooltip=["id:N", "verdict:N", "statement:N"])
+        alt.Chart(pd.DataFrame(squares))
+        .mark_square(size=170, opacity=1)
+        .encode(x=x, y=y, color=colour, tooltip=["id:N", "outcome:N", "statement:N"])
     )
-    numbers = (
-        alt.Chart(labels.assign(row=-1))
-        .mark_text(align="left", dx=-9, fontSize=17, fontWeight="bold")
-        .encode(x=x, y=y, text="text:N", color=colour)
-    )
-    chart: alt.LayerChart = (tiles + numbers).properties(
-        width=760, height=165, title=alt.TitleParams(title, fontSize=14, anchor="start")
+    text = alt.Chart(pd.DataFrame(words)).encode(x=x, y=y, text="words:N")
+    strong = text.transform_filter("datum.strong").mark_text(align="left", fontSize=13, fontWeight="bold")
+    plain = text.transform_filter("!datum.strong").mark_text(align="left", fontSize=12)
+    chart: alt.LayerChart = (tiles + strong + plain).properties(
+        width=PICTURE, height=LINE * len(lines), title=alt.TitleParams(title, fontSize=15, anchor="start")
     )
     return chart

@@ -108,6 +108,27 @@ def method_chart(final: pd.DataFrame, curves: pd.DataFrame, names: Sequence[str]
     return chart
 
 
+def rates_chart(table: pd.DataFrame, names: Sequence[str], title: str, measure: str) -> Drawing:
+    """A value against the learning rate (label, seed, rate, value): lines of seed 0, one dot per network."""
+    base = alt.Chart(table).encode(
+        x=alt.X(
+            "rate:Q",
+            title="learning rate",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=12),
+            axis=alt.Axis(values=sorted(table["rate"].unique().tolist()), format="g", grid=False),
+        ),
+        y=alt.Y("value:Q", title=measure, scale=alt.Scale(zero=False, type=_scale(table, measure), padding=6)),
+        color=_colour(names),
+        tooltip=["label:N", "seed:O", "rate:Q", alt.Tooltip("value:Q", format=".4g")],
+    )
+    lines = base.transform_filter("datum.seed === 0").mark_line(opacity=1).encode(strokeWidth=_width(names))
+    chart = (lines + base.mark_point(filled=True, size=45, opacity=0.85)).properties(width=460, height=320)
+    whole: Drawing = chart.properties(
+        title=heading(title, "lines: seed 0; one dot per network; axes do not start at 0")
+    )
+    return whole
+
+
 def _scale(curves: pd.DataFrame, measure: str) -> Literal["log", "linear"]:
     return "log" if measure.startswith("perplexity") and len(curves) and (curves["value"] > 0).all() else "linear"
 

@@ -108,10 +108,9 @@ def _check_writable(chosen: list[Cell], settings: CellsOptions) -> None:
 def _chosen(cells: list[Cell], settings: CellsOptions, workspace: CellWorkspace) -> list[Cell]:
     """The cells to train: those of `only`, of them those that are missing, of them at most `at_most`."""
     if settings.only is not None:
-        names = list(dict.fromkeys(cell.method for cell in cells)) + list(dict.fromkeys(cell.label for cell in cells))
+        names = list(dict.fromkeys(name for cell in cells for name in (cell.method, cell.label)))
         if settings.only not in names:
-            known = ", ".join(dict.fromkeys(names))
-            raise UserError(f"there is no method {settings.only!r} in {settings.id}; it has {known}.")
+            raise UserError(f"there is no method {settings.only!r} in {settings.id}; it has {', '.join(names)}.")
         cells = [cell for cell in cells if settings.only in (cell.method, cell.label)]
     missing = cells if settings.force else [cell for cell in cells if workspace.store.current(cell) is None]
     return missing if settings.at_most is None else missing[: settings.at_most]

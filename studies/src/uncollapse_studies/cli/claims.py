@@ -28,13 +28,17 @@ COLUMNS = (
     "paper",
     "place",
     "verdict",
+    "outcome",
+    "root",
     "statement",
+    "quote",
     "evidence",
     "how",
     "standard_error",
     "corrected",
     "survives",
     "consequence",
+    "changes_our_mind",
 )
 
 
@@ -58,17 +62,28 @@ def run(settings: ClaimsOptions) -> int:
     with output_folder(settings.out, settings.force) as folder:  # refuses before any work is done
         from tqdm import tqdm
 
-        from ..audit.audit import PAPERS, audit, counts
+        from ..audit.audit import PAPERS, audit
+        from ..audit.headline import counts, headline, roots
+        from ..audit.withdrawn import WITHDRAWN
 
         run = AuditRun(size="smallest" if settings.quick else "full", cells=settings.cells or locations.cells())
         started = time.perf_counter()
         with tqdm(total=len(chosen), desc="claims", disable=not sys.stderr.isatty(), leave=False) as bar:
             rows = audit(chosen, run, bar.update)
         about = circumstances(settings, {"seed": run.seed}, time.perf_counter() - started)
-        record = {**about, "papers": PAPERS, "counts": counts(rows), "claims": rows}
+        record = {
+            **about,
+            "papers": PAPERS,
+            "headline": headline(rows),
+            "counts": counts(rows),
+            "roots": roots(rows),
+            "withdrawn": WITHDRAWN,
+            "claims": rows,
+        }
         _write(record, folder, settings)
         written = sorted(file.name for file in folder.iterdir())
     print(_table(rows, record["counts"]))
+    print(f"\n{record['headline']}")
     print(f"\n{settings.out}: {', '.join(written)}")
     crashed = [row["id"] for row in rows if row["verdict"] == ERROR]
     if crashed:
@@ -108,9 +123,8 @@ def _write(record: Mapping[str, Any], folder: Path, settings: ClaimsOptions) -> 
     (folder / "claims.html").write_text(
         claims_page(record, code_link(settings.out, repository()), source), encoding="utf-8"
     )
-    names = {paper: about["authors"] for paper, about in record["papers"].items()}
     if settings.png or settings.svg:
-        save_pictures(overview_chart(record["claims"], names), folder / "claims", settings)
+        save_pictures(overview_chart(record), folder / "claims", settings)
 
 
 def repository() -> str | None:
@@ -138,11 +152,11 @@ def code_link(out: Path, base: str | None) -> Callable[[Mapping[str, Any]], str 
 
 
 def _table(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int]) -> str:
-    """Counts by verdict, then one line for each claim."""
-    totals = "\n".join(f"  {number:>4}  {verdict}" for verdict, number in counts.items())
-    order = {verdict: position for position, verdict in enumerate(counts)}
-    found = sorted(rows, key=lambda row: (row["paper"], order[row["verdict"]]))
-    listed = text_table([(row["verdict"], row["id"], row["place"]) for row in found])
+    """Counts by outcome, then one line for each claim."""
+    totals = "\n".join(f"  {number:>4}  {outcome}" for outcome, number in counts.items())
+    order = {outcome: position for position, outcome in enumerate(counts)}
+    found = sorted(rows, key=lambda row: (row["paper"], order[row["outcome"]]))
+    listed = text_table([(row["outcome"], row["id"], row["place"]) for row in found])
     return f"{len(rows)} statements\n{totals}\n\n{listed}"
 
 

@@ -74,6 +74,28 @@ def random_layers(run: AuditRun, count: int) -> Iterator[ExampleLayer]:
         yield made(tokens, room * layer.qk, layer.value, room * inherited, layer.head_size)
 
 
+def two_tokens(own: float, inherited: float) -> ExampleLayer:
+    """Tokens 1 and -1 with W_V = 1, for which several right forms are equalities or nearly so.
+
+    `own` is W_QK. The first token inherits the scores `inherited` and -`inherited`, the second none.
+    """
+    tokens = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    scores = inherited * torch.tensor([[1.0, -1.0], [0.0, 0.0]], dtype=torch.float64)
+    return made(tokens, own * torch.ones_like(tokens[:1]), torch.ones_like(tokens[:1]), scores, 64)
+
+
+def one_raised(tokens: int = 600, share: float = 0.03) -> ExampleLayer:
+    """One row raises one key of small attention by the whole span 1.256: where Eq. 25, in its right form, is sharp."""
+    layer = alternating(tokens)
+    rest = torch.full((tokens, 1), -1.0 / (tokens - 1), dtype=torch.float64)
+    rest[0] = 1.0
+    common = torch.full((tokens,), math.log((1.0 - share) / (tokens - 1)), dtype=torch.float64)
+    common[0] = math.log(share)
+    scores = torch.zeros(tokens, tokens, dtype=torch.float64)
+    scores[0, 0] = SPAN
+    return ExampleLayer(rest, rest, layer.qk, layer.value, scores / ALPHA_HIDDEN, 64, common, 0.0 * scores, scores)
+
+
 def alternating(tokens: int, span: float = 0.6, apart: float = 30.0) -> ExampleLayer:
     """The case behind Eq. 31 and 33: all but two tokens are ignored, and rows prefer one of the two in turn."""
     layer = made(

@@ -11,8 +11,9 @@ from torch import Tensor
 from uncollapse.metrics import norm_1, norm_1_inf, norm_inf
 from uncollapse.theory import SPAN, column_factor
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, Plot, becomes, claim, judge
-from .layers import ALPHA_HIDDEN, ExampleLayer, alternating, random_layers
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
+from .layers import ALPHA_HIDDEN, ExampleLayer, alternating, one_raised, random_layers, two_tokens
+from .sources import claim
 
 Sides = Callable[[ExampleLayer], tuple[Tensor, Tensor]]
 FULL, SMALLEST = 4000, 150
@@ -21,7 +22,8 @@ FULL, SMALLEST = 4000, 150
 def _counted(run: AuditRun, sides: Sides, first: Iterable[ExampleLayer] = ()) -> tuple[int, int, float]:
     """How many layers break left <= right (entry by entry), of how many, and the largest ratio."""
     broken, worst, cases = 0, 0.0, 0
-    for layer in [*first, *random_layers(run, run.pick(FULL, SMALLEST))]:
+    sharp = [two_tokens(0.0, 0.2), two_tokens(1.0, 0.0)]  # right forms come near equality there
+    for layer in [*first, *sharp, *random_layers(run, run.pick(FULL, SMALLEST))]:
         left, right = sides(layer)
         slack = ROUNDING * norm_inf(layer.rest) * norm_inf(layer.value)  # of the size of what is subtracted
         over = left > right * (1 + ROUNDING) + slack
@@ -29,6 +31,19 @@ def _counted(run: AuditRun, sides: Sides, first: Iterable[ExampleLayer] = ()) ->
         worst = max(worst, (left / right.clamp(min=1e-300)).max().item())
         cases += 1
     return broken, cases, worst
+
+
+def _right_side(sides: Sides) -> Perturbation:
+    """20 % off the right side of an inequality in its right form."""
+
+    def changed(factor: float) -> dict[str, Sides]:
+        def tightened(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
+            left, right = sides(layer)
+            return left, factor * right
+
+        return {"sides": tightened}
+
+    return Perturbation(changed, (0.8,))
 
 
 def _found(run: AuditRun, sides: Sides, first: Iterable[ExampleLayer] = (), extra: str = "") -> Evidence:
@@ -45,6 +60,8 @@ def _found(run: AuditRun, sides: Sides, first: Iterable[ExampleLayer] = (), extr
     "Appendix D.1, Eq. 24",
     "Since the rows of P sum to one, P R = P X - 1 x^T.",
     consequence="Only the residual of the tokens matters for the residual of the output.",
+    perturbation=Perturbation(lambda factor: {"weights": times(factor, lambda layer: layer.attention)}),
+    changes_our_mind="Attention whose rows do not sum to one, such as after dropout.",
     mutation=becomes("fails", "a P whose columns sum to one", weights=lambda layer: layer.attention.T),
 )
 def stochastic(run: AuditRun, weights: Callable[[ExampleLayer], Tensor] = lambda layer: layer.attention) -> Evidence:
@@ -85,6 +102,9 @@ def _eq_25_right(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
     corrected="|P R - 1 softmax(r) R| <= 2 D 1 softmax(r) |R|: the inequality for P may be multiplied by |R|, not "
     "by R, whose entries have both signs.",
     consequence="The element-wise step is not usable in code as printed; the lemma has a proof without it.",
+    root="hopfield-sign-of-r",
+    perturbation=_right_side(_eq_25_right),
+    changes_our_mind="A reading of Eq. 25 in which R stands for |R| on both outer sides.",
     mutation=becomes("holds", "with |R| on the right", sides=_eq_25_right),
 )
 def elementwise(run: AuditRun, sides: Sides = _eq_25) -> Evidence:
@@ -92,7 +112,7 @@ def elementwise(run: AuditRun, sides: Sides = _eq_25) -> Evidence:
 
     Holds if no layer breaks it by more than 1e-9.
     """
-    return _found(run, sides, extra=" With r = 0 the right side is 0, so Eq. 25 would say P R = 0.")
+    return _found(run, sides, [one_raised()], " With r = 0 the right side is 0, so Eq. 25 would say P R = 0.")
 
 
 def _eq_28(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
@@ -109,6 +129,9 @@ def _eq_28(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
     "|P R - 1 (x^T + softmax(r) R)| is at most 2 |D 1 softmax(r) R|, entry by entry.",
     corrected="|P X - 1 (x^T + softmax(r) R)| <= 2 D 1 softmax(r) |R|: P X on the left, |R| on the right.",
     consequence="Two slips in one line: R for X, and the sign of R.",
+    root="hopfield-sign-of-r",
+    perturbation=_right_side(_eq_25_right),
+    changes_our_mind="A reading of Eq. 28 with P X on the left and |R| on the right.",
     mutation=becomes("holds", "with P X and |R|", sides=_eq_25_right),
 )
 def absolute(run: AuditRun, sides: Sides = _eq_28) -> Evidence:
@@ -116,7 +139,7 @@ def absolute(run: AuditRun, sides: Sides = _eq_28) -> Evidence:
 
     Holds if no layer breaks it by more than 1e-9.
     """
-    return _found(run, sides)
+    return _found(run, sides, [one_raised()])
 
 
 def _norms_29(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
@@ -141,6 +164,9 @@ def _norms_29_right(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
     corrected="||MHA(X) - res||_1 <= kappa(s) ||E~||_1 ||R||_1 ||W_V||_1 and ||MHA(X) - res||_inf <= ||E~||_1 "
     "||R||_inf ||W_V||_inf, with kappa(1.256) = 1.378.",
     consequence="The lemma needs the other proof; `column_factor` is its kappa.",
+    root="hopfield-sign-of-r",
+    perturbation=_right_side(_norms_29_right),
+    changes_our_mind="A proof of the two norms' bounds that does not pass through Eq. 28.",
     mutation=becomes("holds", "the two norms bounded by E~", sides=_norms_29_right),
 )
 def norms_of_the_layer(run: AuditRun, sides: Sides = _norms_29) -> Evidence:
@@ -168,6 +194,9 @@ def _eq_31_right(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
     corrected="||MHA(X) - res||_1 <= 1.378 ||E~||_1 ||R||_1 ||W_V||_1 while no row spans more than 1.256: the "
     "column sum of E~, not its largest span, is what bounds a column sum.",
     consequence="The bound must grow with the number of tokens that shift together.",
+    root="hopfield-hoelder",
+    perturbation=_right_side(_eq_31_right),
+    changes_our_mind="An error in the example: tokens that prefer one of two in turn.",
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_31_right),
 )
 def columns_of_the_layer(run: AuditRun, sides: Sides = _eq_31) -> Evidence:
@@ -190,8 +219,8 @@ def columns_of_the_layer(run: AuditRun, sides: Sides = _eq_31) -> Evidence:
     return Evidence(
         judge(over + broken == 0),
         f"Two tokens attended, preferred in turn by N = 16 others with span 0.6: left {left:.2f}, right {right:.2f}; "
-        f"{over} of {len(sizes)} such layers and {broken} of {cases} random ones break it.",
-        {"left, N = 16": left, "right, N = 16": right, "random layers": cases, "random layers broken": broken},
+        f"{over} of {len(sizes)} such layers and {broken} of {cases} others break it.",
+        {"left, N = 16": left, "right, N = 16": right, "other layers": cases, "other layers broken": broken},
         plot,
     )
 
@@ -201,6 +230,8 @@ def columns_of_the_layer(run: AuditRun, sides: Sides = _eq_31) -> Evidence:
     "Appendix D.1, Eq. 32",
     "||MHA(X) - res||_inf is at most 2 max_i D_i ||R||_inf ||W_V||_inf.",
     consequence="Right with room to spare: half the largest span would do in place of twice it.",
+    perturbation=Perturbation(lambda factor: {"constant": 0.5 * factor}, (0.8,)),
+    changes_our_mind="A layer that breaks it with 0.5 in place of 2, which is sharp.",
     mutation=becomes("fails", "a constant of 0.02 in place of 2", constant=0.02),
 )
 def rows_of_the_layer(run: AuditRun, constant: float = 2.0) -> Evidence:
@@ -233,6 +264,9 @@ def _eq_33_right(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
     corrected="||MHA(X) - res|| <= 1.174 ||E~||_1 ||R|| ||W_V||; as printed a factor sqrt(N max softmax(r)) is "
     "missing.",
     consequence="Do not bound a layer by the span of its scores alone when it has many tokens.",
+    root="hopfield-hoelder",
+    perturbation=_right_side(_eq_33_right),
+    changes_our_mind="An error in the example: tokens that prefer one of two in turn.",
     mutation=becomes("holds", "with the column sum of E~", sides=_eq_33_right),
 )
 def composite_of_the_layer(run: AuditRun, sides: Sides = _eq_33) -> Evidence:
@@ -248,7 +282,7 @@ def composite_of_the_layer(run: AuditRun, sides: Sides = _eq_33) -> Evidence:
     return Evidence(
         judge(not over and broken == 0),
         f"With {largest} tokens that prefer one of two in turn the left side is {pairs[largest][0]:.2f}, the right "
-        f"side {pairs[largest][1]:.2f}; {broken} of {cases} random layers break it.",
+        f"side {pairs[largest][1]:.2f}; {broken} of {cases} other layers break it.",
         {f"left, N = {largest}": pairs[largest][0], f"right, N = {largest}": pairs[largest][1], "broken": broken},
     )
 
@@ -256,21 +290,25 @@ def composite_of_the_layer(run: AuditRun, sides: Sides = _eq_33) -> Evidence:
 @claim(
     "hopfield-eq34-span",
     "Appendix D.1, Eq. 34",
-    "The largest span of a row of E~ is at most 2 ||E||_1 + 2 (alpha' / sqrt(d_k)) ||A||_1.",
-    corrected="2 ||E||_1 + 2 alpha' ||A||_1 with the scaled scores A of Eq. 14; 1/sqrt(d_k) belongs to the unscaled "
-    "state sqrt(d_k) A. Lines 1 and 2 of Eq. 34 carry alpha' A, line 3 alpha'/sqrt(d_k).",
-    consequence="The second term of Lemma D.1 depends on which state A is; see hopfield-lemmaD1.",
-    mutation=becomes("holds", "without 1/sqrt(d_k)", inherited_scale=lambda head_size: 1.0),
+    "The largest span of a row of E~ = E + (alpha'/sqrt(d_k)) A is at most 2 ||E||_1 + 2 (alpha'/sqrt(d_k)) ||A||_1.",
+    consequence="Right with the E~ of Eq. 23. The first two lines of Eq. 34 carry alpha' A without 1/sqrt(d_k): the "
+    "slip of hopfield-eq15-recursion.",
+    perturbation=Perturbation(lambda factor: {"allowed": factor}, (0.8,)),
+    changes_our_mind="A layer whose row spans more than that, with the E~ of Eq. 23.",
+    mutation=becomes("fails", "E~ = E + alpha' A, as in the first line of Eq. 34", carried=lambda head_size: 1.0),
 )
-def span_of_scores(run: AuditRun, inherited_scale: Callable[[int], float] = math.sqrt) -> Evidence:
-    """With scaled scores, as Eq. 14 and the sum of Eq. 15 define A.
+def span_of_scores(
+    run: AuditRun, carried: Callable[[int], float] = lambda head_size: head_size**-0.5, allowed: float = 1.0
+) -> Evidence:
+    """E~ as Eq. 23 prints it: whatever A is, alpha' A is divided by sqrt(d_k).
 
     Holds if no layer breaks it by more than 1e-9.
     """
 
     def sides(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
-        carried = ALPHA_HIDDEN * norm_1(layer.inherited) / inherited_scale(layer.head_size)
-        return layer.spans.max(), 2.0 * norm_1(layer.own) + 2.0 * carried
+        scores = layer.own + ALPHA_HIDDEN * carried(layer.head_size) * layer.inherited
+        most = 2.0 * norm_1(layer.own) + 2.0 * ALPHA_HIDDEN * norm_1(layer.inherited) / math.sqrt(layer.head_size)
+        return (scores.amax(dim=-1) - scores.amin(dim=-1)).max(), allowed * most
 
     return _found(run, sides)
 
@@ -281,16 +319,18 @@ def span_of_scores(run: AuditRun, inherited_scale: Callable[[int], float] = math
     "||E||_1 is at most (beta / sqrt(d_k)) ||W_QK||_1 ||R||^2 in the (1, inf) sense.",
     consequence="Scores of tokens that are nearly alike are of second order in what sets them apart: the source of the "
     "cubic decay.",
+    perturbation=Perturbation(lambda factor: {"allowed": factor}, (0.8,)),
+    changes_our_mind="A layer whose E is larger; two tokens attain equality.",
     mutation=becomes("fails", "the third power of ||R||", power=3),
 )
-def interaction(run: AuditRun, power: int = 2) -> Evidence:
+def interaction(run: AuditRun, power: int = 2, allowed: float = 1.0) -> Evidence:
     """||R^T||_1 = ||R||_inf turns the product into a square.
 
     Holds if no layer breaks it by more than 1e-9.
     """
 
     def sides(layer: ExampleLayer) -> tuple[Tensor, Tensor]:
-        gain = (1.0 - ALPHA_HIDDEN) / math.sqrt(layer.head_size)
+        gain = allowed * (1.0 - ALPHA_HIDDEN) / math.sqrt(layer.head_size)
         return norm_1(layer.own), gain * norm_1(layer.qk) * norm_1_inf(layer.rest) ** power
 
     return _found(run, sides)

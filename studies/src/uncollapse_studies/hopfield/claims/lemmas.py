@@ -13,9 +13,10 @@ import torch
 from uncollapse.metrics import norm_1, norm_1_inf, norm_inf, residual
 from uncollapse.theory import SPAN, Form, depth_bound, residual_coefficients
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
 from ..bounds import counterexample
 from .layers import ALPHA_HIDDEN, ExampleLayer, made, random_layers
+from .sources import claim
 
 State = Literal["scaled", "unscaled"]  # which scores the A of C_2 are: those of Eq. 14, or sqrt(d_k) times them
 
@@ -47,6 +48,9 @@ def _twin(layer: ExampleLayer) -> ExampleLayer:
     return made(layer.tokens, layer.qk.T, layer.value.flip(0), layer.inherited.flip(0), layer.head_size)
 
 
+_NOT_SHARP = "The constant is not sharp: in its right form no layer found comes within 20 % of the bound."
+
+
 @dataclass(frozen=True)
 class _Count:
     cases: int
@@ -69,10 +73,13 @@ def _count(run: AuditRun, heads: int, form: Form, state: State) -> _Count:
     "hopfield-lemmaD2",
     "Appendix D.2, Lemma D.2 (Eq. 38, 40)",
     "With H heads the same holds with 4H in place of 4.",
-    corrected="The same correction as Lemma D.1; heads add up in the 1-norm and the infinity-norm separately, "
+    root="hopfield-scaled-twice",
+    no_perturbation=_NOT_SHARP,
+    changes_our_mind="Two heads that break it with the unscaled state in C_2.",
+    corrected="The same slip as in Lemma D.1; heads add up in the 1-norm and the infinity-norm separately, "
     "with ||W_VO|| replaced by sqrt(max_h ||W_VO,h||_1 max_h ||W_VO,h||_inf).",
     consequence="The step that adds heads up is invalid (hopfield-eq7-triangle), but no layer was found that breaks "
-    "the statement in its right scale.",
+    "the statement with the unscaled state.",
     mutation=becomes("holds", "the corrected second term", form="corrected"),
     changes={"heads": 2},
 )
@@ -81,8 +88,12 @@ def _count(run: AuditRun, heads: int, form: Form, state: State) -> _Count:
     "Appendix D.1, Lemma D.1 (Eq. 13, 36, 37)",
     "At alpha = 0 the residual of one layer is at most 4 (1-alpha') C_1 ||R||^3/sqrt(d_k) + 4 alpha' C_2 "
     "||R||/sqrt(d_k), C_2 containing the scores A of Eq. 14.",
-    corrected="With the scaled scores of Eq. 14 the second term is 4 alpha' C_2 ||R||, without 1/sqrt(d_k); 2.35 "
-    "does in place of 4. With the unscaled state sqrt(d_k) A in C_2 the lemma is right as printed.",
+    root="hopfield-scaled-twice",
+    no_perturbation=_NOT_SHARP,
+    changes_our_mind="A layer that breaks it with the unscaled state in C_2.",
+    corrected="A slip of notation, A for the unscaled state sqrt(d_k) A: with that state in C_2 the lemma is right as "
+    "printed. With the scaled scores of Eq. 14 the second term is 4 alpha' C_2 ||R||, without 1/sqrt(d_k); 2.35 does "
+    "in place of 4.",
     consequence="The lemma survives, with another proof. `residual_coefficients` takes scaled scores.",
     mutation=becomes("holds", "the corrected second term", form="corrected"),
     changes={"heads": 1},
@@ -145,6 +156,8 @@ def _explicit(tokens: int, span: float) -> float:
     corrected="The proof assumes that no row of E~ spans more than 1.256, and some such assumption is needed. For any "
     "span s: factor 2 (1 - 1/N) sqrt(kappa(s)), kappa(s) = 1/4 + (e^(2s) - 1)/(8 s).",
     consequence="Check the span before using the bound: `residual_bounds` reports the share of rows within 1.256.",
+    no_perturbation="The example exceeds the bound by orders of magnitude: the question is whether one is needed.",
+    changes_our_mind="The assumption in the statement of the lemma, or an error in the example.",
     mutation=becomes("holds", "rows that span at most 1.256", largest_span=SPAN),
 )
 def assumption(run: AuditRun, largest_span: float = 40.0) -> Evidence:
@@ -214,17 +227,20 @@ Leaves = Callable[[float, float, float, int], float]
 @claim(
     "hopfield-theoremD3-exponents",
     "Appendix D.3, Theorem D.3 (Eq. 42)",
-    "Where each layer maps ||R|| to at most max(a ||R||^3, b ||R||) with b < 1, L layers leave at most the maximum "
-    "over m of a^((3^m - 1)/2) b^(3^m (L - m)) ||R||^(3^m).",
+    "Where each layer maps ||R|| to at most max(a ||R||^3, b ||R||), L layers leave at most the maximum over m of "
+    "a^((3^m - 1)/2) b^(3^m (L - m)) ||R||^(3^m).",
     corrected="For b < 1 the exponent of b is L - m: the linear steps may all come after the cubic ones. 3^m (L - "
-    "m) is right for b >= 1, where the bound does not fall.",
+    "m) is right for b >= 1, where the bound does not fall with depth and nothing follows for the residual.",
     consequence="The printed bound promises a faster collapse than it proves. `depth_bound` has the right exponent.",
+    root="hopfield-d3-exponent",
+    perturbation=Perturbation(lambda factor: {"leaves": times(factor, _right_exponents)}, (0.8,)),
+    changes_our_mind="A sentence that restricts the theorem to coefficients of at least 1.",
     mutation=becomes("holds", "exponent L - m for b < 1", leaves=_right_exponents),
 )
 def exponents(run: AuditRun, leaves: Leaves = _printed_exponents) -> Evidence:
-    """The recursion itself against the largest leaf.
+    """The recursion itself against the largest leaf, for b < 1 and for b >= 1.
 
-    Holds if no case with b < 1 exceeds the bound by more than 1e-6 of it.
+    Holds if no case with b < 1, where the bound falls with depth, exceeds it by more than 1e-6 of it.
     """
     over, gap = {True: 0, False: 0}, 0.0
     total = {True: 0, False: 0}
@@ -271,6 +287,9 @@ def exponents(run: AuditRun, leaves: Leaves = _printed_exponents) -> Evidence:
     corrected="8H in both places, as in Eq. 43 and in the main text's r = 8H/sqrt(d_k): a sum of two terms is at most "
     "twice the larger.",
     consequence="A slip of the pen: the conclusion survives with the larger constant.",
+    root="hopfield-d3-factor",
+    perturbation=Perturbation(lambda factor: {"doubled": 2.0 * factor}, (0.8,)),
+    changes_our_mind="A proof with 4H, which Eq. 43 does not give.",
     mutation=becomes("holds", "8H", doubled=2.0),
     changes={"doubled": 1.0},
 )
@@ -279,6 +298,8 @@ def exponents(run: AuditRun, leaves: Leaves = _printed_exponents) -> Evidence:
     "Appendix D.3, Eq. 43",
     "One layer leaves at most the larger of 8H (1-alpha') C_1 ||R||^3/sqrt(d_k) and 8H alpha' C_2 ||R||/sqrt(d_k).",
     consequence="The sum of Lemma D.2 can be treated as a choice between a cubic and a linear step.",
+    perturbation=Perturbation(lambda factor: {"doubled": 2.0 * factor}, (0.8,)),
+    changes_our_mind="Two terms whose sum exceeds twice the larger.",
     mutation=becomes("fails", "4H", doubled=1.0),
     changes={"doubled": 2.0, "deepest": 1},
 )

@@ -15,7 +15,8 @@ from uncollapse.metrics import residual
 from uncollapse.theory import generator
 from uncollapse.theory.exact_residual import HeadWeights
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
+from .sources import claim
 
 
 def _normal(random: torch.Generator, *shape: int) -> Tensor:
@@ -28,6 +29,9 @@ def _normal(random: torch.Generator, *shape: int) -> Tensor:
     "The sum of the scaled scores of all layers, weighted by powers of alpha', obeys A = beta Q K^T/sqrt(d_k) + "
     "(alpha'/sqrt(d_k)) A of the layer before.",
     corrected="A = (beta/sqrt(d_k)) Q K^T + alpha' A of the layer before: the inherited scores are scaled already.",
+    root="hopfield-scaled-twice",
+    perturbation=Perturbation(lambda factor: {"inherited_scale": lambda head_size: factor}),
+    changes_our_mind="A reading in which one A serves both sides of Eq. 15 for d_k other than 1.",
     consequence="Coded as printed, almost nothing is inherited: with d_k = 64 the weight of a layer's scores falls by "
     "alpha'/8 a layer. `hopfield_attention` carries scaled scores with alpha'.",
     mutation=becomes("holds", "without the second 1/sqrt(d_k)", inherited_scale=lambda head_size: 1.0),
@@ -67,6 +71,8 @@ def recursion(run: AuditRun, inherited_scale: Callable[[int], float] = math.sqrt
     "The softmax of a layer's scores is that of E + 1 r^T plus the inherited scores: what is constant over a row drops "
     "out.",
     consequence="What makes rows of attention differ is of second order in the residual; `exact_residuals` carries it.",
+    perturbation=Perturbation(lambda factor: {"bias_weight": factor}),
+    changes_our_mind="A layer whose attention weights differ from those of E + 1 r^T plus what is inherited.",
     mutation=becomes("fails", "without the term of the query bias, b_QK", bias_weight=0.0),
 )
 def common_part(run: AuditRun, bias_weight: float = 1.0) -> Evidence:
@@ -110,6 +116,8 @@ def _summed(layer: AttentionLayer, x: Tensor, value_output: Tensor) -> Tensor:
     "Appendix D.2, Eq. 39",
     "A layer of several heads is the sum over heads of P_h X W_VO,h, with W_VO,h = W_V,h W_O,h^T.",
     consequence="Bounds of one head carry over to several (Eq. 40 prints W_V where W_VO,h is meant).",
+    perturbation=Perturbation(lambda factor: {"summed": times(factor, _heads)}),
+    changes_our_mind="A layer whose output differs from the sum over its heads.",
     mutation=becomes("fails", "the sum with each W_VO,h transposed", summed=_transposed),
 )
 def several_heads(run: AuditRun, summed: Callable[[AttentionLayer, Tensor], Tensor] = _heads) -> Evidence:
@@ -126,7 +134,7 @@ def several_heads(run: AuditRun, summed: Callable[[AttentionLayer, Tensor], Tens
         error = (summed(layer, x) - network(x)[0]).abs().max().item()
     return Evidence(
         judge(error < ROUNDING),
-        f"ExampleLayer and sum over heads differ by {error:.1e}.",
+        f"Layer and sum over heads differ by {error:.1e}.",
         {"largest difference": error},
     )
 
@@ -136,6 +144,8 @@ def several_heads(run: AuditRun, summed: Callable[[AttentionLayer, Tensor], Tens
     "Appendix F.2 and Figure 1",
     "Setting alpha = alpha' = 0 reproduces ordinary self-attention.",
     consequence="Inherited scores can be switched on gradually from a stock model.",
+    no_perturbation="It says what two zeros give, and 20 % of zero is zero.",
+    changes_our_mind="An input on which the two differ by more than rounding.",
     mutation=becomes("fails", "alpha' = 0.5", alpha_hidden=0.5),
 )
 def is_attention(run: AuditRun, alpha_hidden: float = 0.0) -> Evidence:
@@ -171,6 +181,8 @@ def _gated(layers: int) -> torch.nn.Module:
     "Abstract",
     "Modern Hopfield Attention adds no trained parameters.",
     consequence="A converted checkpoint loads anywhere; memory during training grows by the scores, not by weights.",
+    no_perturbation="It is a count of parameters; the change adds one a layer.",
+    changes_our_mind="A trained alpha or alpha' in the paper's networks.",
     mutation=becomes("fails", "with a learned gate a layer", network=_gated),
 )
 def no_parameters(run: AuditRun, network: Callable[[int], torch.nn.Module] = _hopfield) -> Evidence:

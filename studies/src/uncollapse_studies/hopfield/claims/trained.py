@@ -14,6 +14,7 @@ from ...cells.hopfield import OURS, PLAIN
 from ..trained_skipfree import CHANCE
 from ..trained_violins import ALIKE, GONE
 from ..violins import GROUP
+from .sources import source
 
 HIDDEN_ONLY = "alpha-hidden-only"
 LEVEL = 50.0  # of made-up plain networks: more than guessing, and a group
@@ -84,7 +85,7 @@ def _trained(
     agree, oppose = (
         made_up(artefacts[0], number, {PLAIN: LEVEL, method: LEVEL * level}) for level in (way.agree, way.oppose)
     )
-    trained(id, place, statement, artefacts, gain, check, agree, oppose)
+    trained(id, place, statement, artefacts, gain, check, agree, oppose, root="hopfield-trained", **source(id))
 
 
 _VIOLINS = ["hopfield-similarity-gpt2", "hopfield-similarity-vit"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from uncollapse.metrics import softmax_tangent
 from uncollapse.theory import generator, random_walks
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, becomes, claim, judge
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, becomes, judge
+from .sources import claim
 
 TOKENS, WIDTH = 8, 4
+SEEDS = 3
 
 
 def _first_term(x: Tensor, passed: Tensor, qk: Tensor, mean_weight: float) -> Tensor:
@@ -23,12 +27,14 @@ def _first_term(x: Tensor, passed: Tensor, qk: Tensor, mean_weight: float) -> Te
 @claim(
     "localization-gradient-contributes",
     "Section 3, after Eq. 4, and summary",
-    "x_i contributes to the QK-gradient when its entry is not clipped; otherwise its coefficient vanishes and it "
-    "does not.",
+    "Whether x_i contributes to the QK-gradient is seen by checking whether its entry is clipped.",
     corrected="A clipped token still contributes through the mean of the tokens that every other coefficient vector "
     "subtracts (and, clipped at 1, through gamma_0 in Eq. 20). What vanishes is its own summand.",
     survives=False,
     consequence="A low propagation probability does not mean that a token is without effect on learning.",
+    root="localization-off-diagonal",
+    changes_our_mind="A sense of contributing by which the mean that other tokens subtract does not count.",
+    perturbation=Perturbation(lambda factor: {"mean_weight": factor - 1.0}),
     mutation=becomes("holds", "coefficient vectors without the -1/T^2", mean_weight=0.0),
 )
 def clipped_contributes(run: AuditRun, mean_weight: float = 1.0) -> Evidence:
@@ -55,6 +61,11 @@ def clipped_contributes(run: AuditRun, mean_weight: float = 1.0) -> Evidence:
         f"(medians of {len(clipped)} and {sum(len(own) for own in through)} tokens).",
         {"median, clipped at 0": middle, "largest, clipped at 0": most, "median, passing": usual},
     )
+
+
+def _change(run: AuditRun, embeddings: bool) -> float:
+    before, after = _trained(run, embeddings)
+    return float((after - before).norm() / before.norm())
 
 
 def _trained(run: AuditRun, embeddings: bool) -> tuple[Tensor, Tensor]:
@@ -98,21 +109,24 @@ def _steps(embed: nn.Embedding, text: Tensor) -> Tensor:
     "include them. Trained embeddings, as in a language model, change Sigma; so do the layers below in a deeper "
     "network.",
     consequence="In a trained network look at W = W_QK Sigma with the Sigma of its own tokens.",
+    changes_our_mind="Experiments of the paper with embeddings that are not trained.",
+    no_perturbation="It states that nothing changes; the number for nothing is ours.",
     mutation=becomes("holds", "embeddings that are not trained", embeddings=False),
 )
 def sigma_fixed(run: AuditRun, embeddings: bool = True) -> Evidence:
     """A one-layer network of width 16 trained by Adam on a Markov chain of 32 words: a toy, not the paper's network.
 
-    Holds if the covariance of the steps from token to token changes by less than 1 % (Frobenius norm); under a
-    condition if it does so with frozen embeddings.
+    Holds if the covariance of the steps from token to token changes by less than 1 % (Frobenius norm) for each of three
+    seeds; under a condition if it does so with frozen embeddings.
     """
-    changes = {}
-    for trained in {embeddings, False}:
-        before, after = _trained(run, trained)
-        changes[trained] = ((after - before).norm() / before.norm()).item()
+    changes = {
+        trained: [_change(replace(run, seed=run.seed + n), trained) for n in range(SEEDS)]
+        for trained in {embeddings, False}
+    }
+    least, frozen = min(changes[embeddings]), max(changes[False])
     return Evidence(
-        judge(changes[embeddings] < 0.01, changes[False] < 0.01),
-        f"It changes by {changes[embeddings]:.1%} with embeddings {'trained' if embeddings else 'frozen'} and by "
-        f"{changes[False]:.1%} with frozen ones.",
-        {"change": changes[embeddings], "change, frozen embeddings": changes[False]},
+        judge(max(changes[embeddings]) < 0.01, frozen < 0.01),
+        f"Over {SEEDS} seeds it changes by {least:.1%} or more with embeddings {'trained' if embeddings else 'frozen'} "
+        f"and by {frozen:.1%} at most with frozen ones.",
+        {"least change": least, "largest change, frozen embeddings": frozen},
     )

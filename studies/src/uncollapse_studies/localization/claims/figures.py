@@ -12,8 +12,9 @@ import torch
 from uncollapse.metrics import localisation
 from uncollapse.theory import Form, propagation_variance, qk_statistics, signal_propagation
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, Plot, becomes, judge
 from .limits import FORMS, THETA
+from .sources import claim
 
 TEMPERATURES: dict[str, Callable[[int], float]] = {"sqrt(d)": math.sqrt, "1": lambda width: 1.0}
 
@@ -23,6 +24,8 @@ TEMPERATURES: dict[str, Callable[[int], float]] = {"sqrt(d)": math.sqrt, "1": la
     "Section 4, after Lemma 2",
     "rho localises at the middle site when |r| = |tr(W)|/lambda is far above 2.",
     consequence="A share 1/r of the tokens propagates; that is the localised regime.",
+    changes_our_mind="A large r at which a third of the positions or more propagate.",
+    no_perturbation="It states a tendency; the number for localised is ours.",
     mutation=becomes("fails", "r = 1", rs=(1.0,)),
 )
 def large_r(run: AuditRun, rs: tuple[float, ...] = (4.0, 8.0, 16.0)) -> Evidence:
@@ -46,6 +49,8 @@ def large_r(run: AuditRun, rs: tuple[float, ...] = (4.0, 8.0, 16.0)) -> Evidence
     "itself "
     "says that only late tokens propagate.",
     consequence="tr(W)/lambda alone does not tell; xi and eta do.",
+    changes_our_mind="A reading in which xi is kept near zero as well.",
+    no_perturbation="It states a tendency; the number for uniform is ours.",
     mutation=becomes("holds", "xi near zero", pairs=((0.1, 0.1),)),
 )
 def small_r(run: AuditRun, pairs: tuple[tuple[float, float], ...] = ((8.0, 0.001), (0.1, 0.1))) -> Evidence:
@@ -71,6 +76,8 @@ def small_r(run: AuditRun, pairs: tuple[tuple[float, float], ...] = ((8.0, 0.001
     corrected="At a fixed temperature and a growing width. With lambda = sqrt(d), as is common, tr(W)/lambda = r needs "
     "tr(W^2) of at least r^2 at every width; what goes to zero is tr(W^2)/lambda^2.",
     consequence="Look at eta = sqrt(tr(W^2))/lambda, not at tr(W^2).",
+    changes_our_mind="A matrix with lambda = sqrt(d), tr(W)/lambda above 2 and tr(W^2) near zero.",
+    no_perturbation="It states a tendency; the number for close to zero is ours.",
     mutation=becomes("holds", "a temperature of 1", temperatures={"1": lambda width: 1.0}),
 )
 def concentrated(run: AuditRun, temperatures: Mapping[str, Callable[[int], float]] = TEMPERATURES) -> Evidence:
@@ -104,6 +111,8 @@ def concentrated(run: AuditRun, temperatures: Mapping[str, Callable[[int], float
     "but "
     "they do not stand out more.",
     consequence="Tell a concentrated rho from a vanishing one: look at an index of its shape as well as at a level.",
+    changes_our_mind="A measure of concentration that rises in all six cases.",
+    no_perturbation="It states a direction and no number.",
     mutation=becomes("fails", "eta decreasing", etas=(2.0, 1.0, 0.5, 0.1)),
 )
 def concentrates(run: AuditRun, etas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)) -> Evidence:
@@ -148,6 +157,8 @@ def concentrates(run: AuditRun, etas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)) 
     corrected="Uniform for xi near 0 and eta below about 0.5. At xi = 0 and a large eta the middle propagates up to "
     "sqrt(7) = 2.6 times as often as the ends, at |xi| = 1 one end up to 3.4 times as often as the other.",
     consequence="More uniform than at |xi| of 5 and more, but not uniform; see Lemma 2, item 3.",
+    changes_our_mind="A reading of relatively uniform that allows a ratio of 3.4.",
+    no_perturbation="It states a tendency; the number for uniform is ours.",
     mutation=becomes("holds", "xi = 0 and eta = 0.2 only", etas=(0.2,), xis=(0.0,)),
 )
 def small_xi(
@@ -190,6 +201,8 @@ def _centre(xi: float, eta: float) -> float:
     corrected="The three regimes are there, with the corrected variance too. The middle needs xi eta well above 2: at "
     "xi = 5, eta = 0.5 the tokens from 1/2 to 0.9 propagate.",
     consequence="Read the focus off xi eta = tr(W)/lambda, not off xi and eta apart.",
+    changes_our_mind="A reading of middle that includes a centre of mass at 0.7.",
+    no_perturbation="It states where the focus is; the numbers for late, early and middle are ours.",
     mutation=becomes("fails", "the sign of xi exchanged", late=-8.0),
 )
 def sites(run: AuditRun, late: float = 8.0) -> Evidence:
@@ -217,15 +230,18 @@ def sites(run: AuditRun, late: float = 8.0) -> Evidence:
     "eta = sqrt(tr(W^2))/lambda^2.",
     corrected="sqrt(tr(W^2))/lambda, as in the text and as Lemma 1's variance needs.",
     consequence="A slip of the pen.",
+    root="localization-fig2-caption",
+    changes_our_mind="A definition of eta by which Lemma 1's variance is c eta^2 with lambda^2.",
+    perturbation=Perturbation(lambda factor: {"power": 1, "factor": factor}),
     mutation=becomes("holds", "lambda", power=1),
 )
-def caption_2(run: AuditRun, power: int = 2) -> Evidence:
+def caption_2(run: AuditRun, power: int = 2, factor: float = 1.0) -> Evidence:
     """The variance c eta^2 against that of the traces, for lambda = 3.
 
     Holds if they agree to 1e-9.
     """
     square, temperature = 2.0, 3.0
-    eta = math.sqrt(square) / temperature**power
+    eta = factor * math.sqrt(square) / temperature**power
     stated = float(propagation_variance(0.3, eta))
     exact = float(propagation_variance(0.3, qk_statistics(np.eye(2), temperature=temperature).eta))
     return Evidence(
@@ -241,10 +257,13 @@ def caption_2(run: AuditRun, power: int = 2) -> Evidence:
     "For xi = 512 the product xi eta is 5.12 at eta = 0.02.",
     corrected="At eta = 0.01, which the caption's two products also imply.",
     consequence="A slip of the pen; `reproduce localization-fig3` takes 0.01.",
+    root="localization-fig3-eta",
+    changes_our_mind="A xi of Figure 3 other than 128 and 512, with which 0.02 gives 5.12.",
+    perturbation=Perturbation(lambda factor: {"eta": 0.01 * factor}),
     mutation=becomes("holds", "eta = 0.01", eta=0.01),
 )
 def figure_3(run: AuditRun, eta: float = 0.02) -> Evidence:
-    """Arithmetic.
+    """Arithmetic with the three numbers of the text, which are typed in.
 
     Holds if the product is right to 1e-9.
     """
@@ -260,10 +279,13 @@ def figure_3(run: AuditRun, eta: float = 0.02) -> Evidence:
     "least 0.354.",
     survives=False,
     consequence="The limits of Lemma 2 are out of reach at ordinary widths; transitions are blurred.",
+    root="localization-fig3-width",
+    changes_our_mind="Networks of width 16,384 or 262,144, where such xi exist.",
+    no_perturbation="It compares typed-in values with Eq. 5 and has no formula of its own.",
     mutation=becomes("holds", "xi = 8", xis=(8.0,)),
 )
 def reachable(run: AuditRun, xis: tuple[float, ...] = (128.0, 512.0)) -> Evidence:
-    """The largest xi of a 128 by 128 matrix is that of the identity.
+    """The largest xi of a 128 by 128 matrix is that of the identity; the figure's xi are typed in.
 
     Holds if none of the stated xi is larger.
     """
@@ -286,6 +308,8 @@ def _at_bound(width: int) -> float:
     "A larger embedding dimension d helps attention to localise, because the trace can stay away from zero while every "
     "eigenvalue goes to zero.",
     consequence="At a fixed tr(W)/lambda the edges of the propagating region sharpen like 1/sqrt(d).",
+    changes_our_mind="Equal eigenvalues and a fixed r for which the edges do not sharpen with d.",
+    no_perturbation="It states a direction and no number.",
     mutation=becomes("fails", "xi that does not grow with d", xi=lambda width: 8.0),
 )
 def larger_width(run: AuditRun, xi: Callable[[int], float] = _at_bound) -> Evidence:
@@ -314,6 +338,9 @@ def larger_width(run: AuditRun, xi: Callable[[int], float] = _at_bound) -> Evide
     "The eigenvalues are drawn from a distribution with mean tr(W) and scale tr(W^2).",
     corrected="These are sums: the mean is tr(W)/d and the mean square tr(W^2)/d.",
     consequence='"Mean" and "scale" of the spectrum in the paper are d times what the words say.',
+    root="localization-spectrum-words",
+    changes_our_mind="A definition of mean and scale as sums.",
+    perturbation=Perturbation(lambda factor: {"divisor": lambda width: factor * width}),
     mutation=becomes("holds", "divided by d", divisor=lambda width: float(width)),
 )
 def words(run: AuditRun, divisor: Callable[[int], float] = lambda width: 1.0) -> Evidence:
@@ -336,6 +363,8 @@ def words(run: AuditRun, divisor: Callable[[int], float] = lambda width: 1.0) ->
     "Section 4, after Eq. 6",
     "xi and eta can be chosen independently, within |xi| <= sqrt(d).",
     consequence="Right: scaling W_QK changes eta alone. At a fixed width eta is at least |r|/sqrt(d).",
+    changes_our_mind="A pair (xi, eta) within the bound that no matrix has.",
+    no_perturbation="It states that matrices exist and has no number but the bound of Eq. 5.",
     mutation=becomes("fails", "xi beyond sqrt(d)", xis=(20.0,)),
 )
 def independent(run: AuditRun, xis: tuple[float, ...] = (-10.0, 0.0, 5.0, 11.0)) -> Evidence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from uncollapse.metrics import propagates
 from uncollapse.theory import (
-    PRINTED_ORDERS,
     OneLayer,
     Orders,
     generator,
@@ -23,8 +23,9 @@ from uncollapse.theory import (
     walk_moments,
 )
 
-from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
 from ...figure import Size
+from .sources import claim
 
 WIDTH = 4
 MINOR = 0.1  # a term below this share of another is dominated by it
@@ -61,6 +62,9 @@ Gradient = Callable[[OneLayer, Tensor, Tensor], Tensor]
     "The first term of the gradient is E[X Gamma Gamma' X' W_QK x_T x_T']/lambda^2.",
     corrected="E[X Gamma P Gamma' X' W_QK x_T x_T']/lambda^2, as in Eq. 3: P is left out in two lines.",
     consequence="A slip of the pen; Eq. 3 itself is right.",
+    root="localization-B1-lines",
+    changes_our_mind="A convention by which Gamma contains P.",
+    perturbation=Perturbation(lambda factor: {"gradient": times(factor, _eq_3)}),
     mutation=becomes("holds", "with P, as in Eq. 3", gradient=_eq_3),
     changes={"gradient": _without_p},
 )
@@ -69,6 +73,8 @@ Gradient = Callable[[OneLayer, Tensor, Tensor], Tensor]
     "Section 3, Eq. 3",
     "The gradient of the loss with respect to W_QK is the sum of the three terms printed.",
     consequence="Right; `qk_gradient` returns the three.",
+    changes_our_mind="A model for which autograd of the loss gives another gradient.",
+    perturbation=Perturbation(lambda factor: {"gradient": times(factor, _eq_3)}),
     mutation=becomes("fails", "without P in the first term", gradient=_without_p),
     changes={"gradient": _eq_3},
 )
@@ -109,6 +115,8 @@ def _crossed(model: OneLayer, x: Tensor, y: Tensor) -> Tensor:
     "Appendix B.1, Eq. 19 to 21 (and Eq. 4)",
     "The three terms of Eq. 3 are the sums over token indices printed as Eq. 19, 20 and 21.",
     consequence="Right; the sums need not be formed, since X Gamma X' is a d by d matrix.",
+    changes_our_mind="Indices for which the sums and Eq. 3 differ.",
+    perturbation=Perturbation(lambda factor: {"gradient": times(factor, _spelled_out)}),
     mutation=becomes("fails", "tokens in reverse order", gradient=_crossed),
 )
 def eq_19_21(run: AuditRun, gradient: Gradient = _spelled_out) -> Evidence:
@@ -139,6 +147,9 @@ def _orders(size: Size, seed: int, strength: float) -> Orders:
     corrected="True where hardly any entry is clipped at 1. Otherwise gamma_0 = 1 on a share of the tokens makes "
     "Eq. 20 grow like T^3 too, and the two are of one size. Upper bounds cannot show dominance.",
     consequence="In the localised regime, tr(W)/lambda > 2, the second term must be kept.",
+    changes_our_mind="Larger T at which the second term falls below a tenth of the first with strong scores too.",
+    no_perturbation="It compares two terms; dominated is taken as below a tenth, and the shares found are far from "
+    "that.",
     mutation=becomes("holds", "weak scores only", strengths=(0.1,)),
     monte_carlo=True,
 )
@@ -176,33 +187,6 @@ def dominates(run: AuditRun, strengths: tuple[float, ...] = (0.1, 2.0)) -> Evide
 
 
 @claim(
-    "localization-B2-sharp",
-    "Appendix B.2, final orders",
-    "The orders T^8, T^5 and T^4 tell how the three terms compare: the first outgrows the second by T^3.",
-    corrected="As upper bounds these are true and far too large: the terms grow like T^3, T^2 to T^3, and T^2.",
-    survives=False,
-    consequence="Do not compare terms by these bounds.",
-    mutation=becomes("holds", "the orders 3, 3 and 2", orders=(3, 3, 2)),
-    monte_carlo=True,
-)
-def sharp(run: AuditRun, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evidence:
-    """Slopes of log size against log T, strong scores (W_QK = 2 I, d = 4).
-
-    Holds if every slope is within one half of the stated order.
-    """
-    found = _orders(run.size, run.seed, 2.0)
-    off = np.abs(found.slopes - np.asarray(orders))
-    error = float(np.nanmax(found.errors))
-    return Evidence(
-        judge(bool((off < 0.5).all())),
-        f"Measured orders {', '.join(f'{s:.2f}' for s in found.slopes)} (standard error {error:.2f}); stated "
-        f"{', '.join(map(str, orders))}.",
-        {f"Eq. {19 + k}": float(slope) for k, slope in enumerate(found.slopes)},
-        standard_error=error,
-    )
-
-
-@claim(
     "localization-summands",
     "Section 3, after Eq. 4",
     "In Eq. 4 the summands with gamma_i^i dominate those with gamma_alpha^i, alpha not i.",
@@ -210,6 +194,9 @@ def sharp(run: AuditRun, orders: tuple[int, int, int] = PRINTED_ORDERS) -> Evide
     "the mean into a second moment about zero.",
     survives=False,
     consequence="Keep both; no T by T matrix is needed for it.",
+    root="localization-off-diagonal",
+    changes_our_mind="A T from which the ratio of the two sums goes to 1.",
+    perturbation=Perturbation(lambda factor: {"mean_weight": factor}),
     mutation=becomes("holds", "all summands", mean_weight=1.0),
     monte_carlo=True,
 )
@@ -257,57 +244,67 @@ def _exponents() -> dict[str, float]:
     return {name: math.log2(large[name] / small[name]) for name in small}
 
 
-# factors of the printed bounds: (name, printed exponent, exponent from the exact sums)
-_FACTORS: dict[int, Callable[[], Mapping[str, tuple[float, float]]]] = {
+@dataclass(frozen=True)
+class FactorOrder:
+    """A factor of a printed bound: its exponent of T as printed, and the one that it has."""
+
+    printed: float
+    sharp: float
+
+
+# The sum of squares of the coefficients gamma is 1/T: T of them are 1/T, T^2 of them 1/T^2. Of gamma_0 it is at most T.
+_FACTORS: dict[int, Callable[[], Mapping[str, FactorOrder]]] = {
     19: lambda: {
-        "(A)": (0.0, 0.0),
-        "(B)": (6.0, 2.0 + _exponents()["pairs"]),
-        "(C)": (6.0, 3.0 + _exponents()["with the last"]),
-        "(D)": (6.0, 3.0 + _exponents()["with the last"]),
+        "(A)": FactorOrder(0.0, -2.0),
+        "(B)": FactorOrder(6.0, 2.0 + _exponents()["pairs"]),
+        "(C)": FactorOrder(6.0, 3.0 + _exponents()["with the last"]),
+        "(D)": FactorOrder(6.0, 3.0 + _exponents()["with the last"]),
     },
     20: lambda: {
-        "first": (1.0, 1.0),
-        "second": (4.0, 1.0 + _exponents()["pairs"]),
-        "third": (5.0, 2.0 + _exponents()["with the last"]),
+        "first": FactorOrder(1.0, 0.0),
+        "second": FactorOrder(4.0, 1.0 + _exponents()["pairs"]),
+        "third": FactorOrder(5.0, 2.0 + _exponents()["with the last"]),
     },
-    21: lambda: {"first": (0.0, 0.0), "second": (4.0, 1.0 + _exponents()["with the last"]),
-                 "third": (4.0, 1.0 + _exponents()["with the last"])},
-}  # fmt: skip
-_CONCLUSION = {
-    19: "T^9 with (A) = O(1) as printed. In (B) and (C) the traces have to be squared.",
-    20: "T^5.5; the second factor is T^5, not T^4.",
-    21: "",
+    21: lambda: {
+        "first": FactorOrder(0.0, -1.0),
+        "second": FactorOrder(4.0, 1.0 + _exponents()["with the last"]),
+        "third": FactorOrder(4.0, 1.0 + _exponents()["with the last"]),
+    },
+}
+_STEPS = {
+    19: "The bound is right; its (A) = O(1) is loose, and it takes (A) = T^-2 to come from the factors to T^8.",
+    20: "The bound is right; of its factors the first is O(1), not O(T), and the second T^5, not T^4.",
+    21: "The bound is right.",
 }
 
 
-def _arithmetic(run: AuditRun, equation: int, order: float) -> Evidence:
+def _bound_order(run: AuditRun, equation: int, order: float) -> Evidence:
     """Half the sum of the factors' exponents, from exact sums of Gaussian moments at T = 60 and 120.
 
-    Holds if the bound's exponent is within 0.3 of the stated one.
+    The printed inequality is taken as given. Holds if the exponent is at most the stated one, to 0.05.
     """
     factors = _FACTORS[equation]()
-    derived = sum(exact for _, exact in factors.values()) / 2.0
-    wrong = [name for name, (printed, exact) in factors.items() if abs(printed - exact) > 0.25]
+    derived = sum(own.sharp for own in factors.values()) / 2.0
+    other = [name for name, own in factors.items() if abs(own.printed - own.sharp) > 0.25]
     return Evidence(
-        judge(abs(derived - order) < 0.3),
+        judge(derived < order + 0.05),
         f"The factors multiply to T^{2 * derived:.1f}, so the bound is T^{derived:.1f}; stated T^{order:g}. Factors "
-        f"printed with another exponent: {', '.join(wrong) or 'none'}.",
-        {f"exponent of {name}": f"{exact:.2f} (printed {printed:g})" for name, (printed, exact) in factors.items()},
+        f"printed with another exponent: {', '.join(other) or 'none'}.",
+        {f"exponent of {name}": f"{own.sharp:.2f} (printed {own.printed:g})" for name, own in factors.items()},
     )
 
 
-for _equation, _order, _right in ((19, 8.0, 9.0), (20, 5.0, 5.5), (21, 4.0, 4.0)):
+for _equation, _order, _lower in ((19, 8.0, 7.0), (20, 5.0, 4.0), (21, 4.0, 3.0)):
     claim(
         f"localization-B2-order{_equation}",
         f"Appendix B.2, order of Eq. {_equation}",
-        f"The product of the factors' orders gives |Eq. {_equation}| = O(T^{_order:g}).",
-        corrected=_CONCLUSION[_equation],
-        consequence="All three are upper bounds far above the true growth; see localization-B2-sharp.",
-        mutation=becomes("holds", f"T^{_right:g}", order=_right)
-        if _right != _order
-        else becomes("fails", "T^3", order=3.0),
+        f"|Eq. {_equation}| = O(T^{_order:g}).",
+        consequence=f"{_STEPS[_equation]} It is far above the true growth, T^3 or less: see eq4-dominates.",
+        changes_our_mind=f"A sum behind the factors that grows so fast that the bound exceeds T^{_order:g}.",
+        no_perturbation="It is an exponent; the mutation lowers it by one.",
+        mutation=becomes("fails", f"T^{_lower:g}", order=_lower),
         changes={"equation": _equation, "order": _order},
-    )(_arithmetic)
+    )(_bound_order)
 
 
 @claim(
@@ -317,15 +314,19 @@ for _equation, _order, _right in ((19, 8.0, 9.0), (20, 5.0, 5.5), (21, 4.0, 4.0)
     corrected="That is no Cauchy-Schwarz inequality with four factors, and false: a = b = c = d = x ~ N(0, 1) has 9 "
     "on the left and 1 on the right. Orders survive, since Gaussian moments of one degree are equivalent.",
     consequence="Split into two factors, and bound the fourth moments that result.",
+    root="localization-cauchy-schwarz",
+    changes_our_mind="A version of the inequality for four factors that the counterexample does not break.",
+    perturbation=Perturbation(lambda factor: {"factors": 2, "factor": factor}, factors=(0.8,)),
     mutation=becomes("holds", "two factors, a and b", factors=2),
 )
-def cauchy_schwarz(run: AuditRun, factors: int = 4) -> Evidence:
-    """All factors equal to one standard normal x: E[x^4] = 3, E[x^2] = 1.
+def cauchy_schwarz(run: AuditRun, factors: int = 4, factor: float = 1.0) -> Evidence:
+    """All factors equal to one standard normal x, whose moments E[x^2] and E[x^4] are those of the first step.
 
     Holds if the left side is not larger.
     """
-    left = {2: 1.0, 4: 3.0}[factors] ** 2
-    right = walk_moments(1, 1, 1.0, 1.0).quadratic ** factors  # E[x^2] = t1 of one step
+    step = walk_moments(1, 1, 1.0, 1.0)
+    left = {2: step.quadratic, 4: step.quartic}[factors] ** 2
+    right = factor * step.quadratic**factors
     return Evidence(
         judge(left <= right),
         f"{factors} equal standard normal factors: left {left:g}, right {right:g}.",

@@ -20,7 +20,8 @@ from uncollapse.theory import (
 )
 from uncollapse.theory.form import Array
 
-from ...audit.claim import SIGNIFICANT, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import SIGNIFICANT, AuditRun, Evidence, Perturbation, Plot, becomes, judge
+from .sources import claim
 
 FORMS: tuple[Form, ...] = ("corrected", "as_printed")
 THETA = np.linspace(0.0, 1.0, 201)
@@ -34,6 +35,8 @@ THETA = np.linspace(0.0, 1.0, 201)
     corrected="Inside and outside, yes, whatever the variance factor. At theta = 1/2 the limit is 1/2, and at 1/2 + "
     "1/r it is 1/2 on the path xi eta = r. r = 0 need not be excluded.",
     consequence="The early- and middle-site regimes are real; no token sits exactly on an edge.",
+    changes_our_mind="A path to the limit on which rho at theta = 1/2 goes to 1.",
+    perturbation=Perturbation(lambda factor: {"form": "corrected", "factor": factor}),
     mutation=becomes("holds", "1/2 on the edges", form="corrected"),
     changes={"sign": -1},
 )
@@ -45,23 +48,29 @@ THETA = np.linspace(0.0, 1.0, 201)
     corrected="Inside and outside, yes, whatever the variance factor. At theta = 1/2 the limit is 1/2, since the "
     "Gaussian is cut in its middle, and so it is at 1/2 + 1/r on the path xi eta = r.",
     consequence="The late- and middle-site regimes are real; at a finite width xi <= sqrt(d) they are blurred.",
+    changes_our_mind="A path to the limit on which rho at theta = 1/2 goes to 1.",
+    perturbation=Perturbation(lambda factor: {"form": "corrected", "factor": factor}),
     mutation=becomes("holds", "1/2 on the edges", form="corrected"),
     changes={"sign": 1},
 )
-def limit(run: AuditRun, sign: int, form: Form = "as_printed") -> Evidence:
+def limit(run: AuditRun, sign: int, form: Form = "as_printed", factor: float = 1.0) -> Evidence:
     """Far along the path xi eta = r, with either variance factor.
 
     Holds if rho is within 0.001 of the stated limit at eta = 1e-6 everywhere; under a condition if it is so away from
     the edges.
     """
+
+    def stated(theta: Array, r: float) -> Array:
+        return signal_propagation_limit(theta, sign * r * factor, form)
+
     inside, edges = 0.0, 0.0
     for r in (0.5, 1.0, 2.0, 4.0, 8.0):  # whose edges are exact numbers
         edge = [0.5] + ([0.5 + sign / r] if r >= 2.0 else [])
         away = THETA[np.min(np.abs(THETA[:, None] - np.asarray(edge)), axis=1) > 0.004]
-        for factor in FORMS:
+        for variance in FORMS:
             eta = 1e-6
             gap = [
-                float(np.abs(signal_propagation(t, sign * r / eta, eta, factor) - _stated(t, sign * r, form)).max())
+                float(np.abs(signal_propagation(t, sign * r / eta, eta, variance) - stated(t, r)).max())
                 for t in (away, np.asarray(edge))
             ]
             inside, edges = max(inside, gap[0]), max(edges, gap[1])
@@ -73,10 +82,6 @@ def limit(run: AuditRun, sign: int, form: Form = "as_printed") -> Evidence:
     )
 
 
-def _stated(theta: Array, r: float, form: Form) -> Array:
-    return signal_propagation_limit(theta, r, form)
-
-
 @claim(
     "localization-lemma2-3",
     "Section 4, Lemma 2, item 3 (uniformity)",
@@ -86,6 +91,9 @@ def _stated(theta: Array, r: float, form: Form) -> Array:
     survives=False,
     consequence="A zero trace does not make attention uniform; there is a middle-site focus once eta exceeds about "
     "0.5.",
+    root="localization-uniformity",
+    changes_our_mind="A variance factor that does not depend on the position: then the slope at xi = 0 vanishes.",
+    no_perturbation="It states a limit of 0, which no factor changes.",
     mutation=becomes("holds", "eta going to 0 as well", etas=(0.05,)),
 )
 def uniformity(run: AuditRun, etas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 10.0)) -> Evidence:
@@ -122,6 +130,9 @@ def uniformity(run: AuditRun, etas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 10.
     "most.",
     survives=False,
     consequence="The spectrum's mean alone does not tell uniform from localised; look at eta too.",
+    root="localization-uniformity",
+    changes_our_mind="A reading of uniform that allows the middle to propagate up to 2.6 times as often as the ends.",
+    no_perturbation="It states that positions are alike and has no number.",
     mutation=becomes("holds", "tr(W^2) near zero as well", eta=0.001),
     monte_carlo=True,
 )
@@ -166,9 +177,12 @@ def traceless(run: AuditRun, eta: float = 4.0) -> Evidence:
     "print loses u'/2 in the quotient rule and puts xi before 1/eta.",
     survives=False,
     consequence="The factor xi is what made item 3 look true.",
+    root="localization-uniformity",
+    changes_our_mind="A point at which finite differences of Eq. 6 give the printed slope and not the corrected one.",
+    perturbation=Perturbation(lambda factor: {"form": "corrected", "factor": factor}),
     mutation=becomes("holds", "the corrected derivative", form="corrected"),
 )
-def derivative(run: AuditRun, form: Form = "as_printed") -> Evidence:
+def derivative(run: AuditRun, form: Form = "as_printed", factor: float = 1.0) -> Evidence:
     """Against finite differences of Eq. 6 in the same form.
 
     Holds if they agree to 1e-6.
@@ -178,7 +192,7 @@ def derivative(run: AuditRun, form: Form = "as_printed") -> Evidence:
         theta = np.linspace(0.05, 0.95, 19)
         around = [signal_propagation(theta + s * step, xi, eta, form) for s in (1.0, -1.0)]
         found = (around[0] - around[1]) / (2.0 * step)
-        worst = max(worst, float(np.abs(found - signal_propagation_derivative(theta, xi, eta, form)).max()))
+        worst = max(worst, float(np.abs(found - factor * signal_propagation_derivative(theta, xi, eta, form)).max()))
     example = [float(signal_propagation(0.7 + s * step, 2.0, 1.0, form)) for s in (1.0, -1.0)]
     slope, stated = (example[0] - example[1]) / (2 * step), float(signal_propagation_derivative(0.7, 2.0, 1.0, form))
     return Evidence(
@@ -193,10 +207,14 @@ def derivative(run: AuditRun, form: Form = "as_printed") -> Evidence:
     "localization-lemma2-3-bound",
     "Appendix C, proof of Lemma 2, item 3, bound",
     "|rho'| is at most pi^(-1/2) u^(-3/2) |xi|/eta.",
-    corrected="pi^(-1/2) u^(-3/2) (|xi|/3 + |4 theta - 2| e^(-z2^2)/eta). The printed step |e1 A - e2 B| <= |A - B| "
+    corrected="pi^(-1/2) u^(-3/2) (|xi|/6 + |4 theta - 2| e^(-z2^2)/eta). The printed step |e1 A - e2 B| <= |A - B| "
     "is not valid for 0 < e1, e2 <= 1.",
     survives=False,
     consequence="`derivative_bound` has the right one; it vanishes as xi and eta both do.",
+    root="localization-uniformity",
+    changes_our_mind="A valid step from the printed derivative to this bound.",
+    no_perturbation="The right form is an upper bound that is not attained, so that a slightly smaller one may hold "
+    "too.",
     mutation=becomes("holds", "the corrected bound", form="corrected"),
 )
 def slope_bound(run: AuditRun, form: Form = "as_printed") -> Evidence:
@@ -225,6 +243,8 @@ def slope_bound(run: AuditRun, form: Form = "as_printed") -> Evidence:
     "Section 4, Lemma 2, item 4, Figure 2 (vanishing signal), and summary A1, third item",
     "At a fixed xi, rho goes to 0 at every position as eta goes to infinity.",
     consequence="Large query-key weights stop signals, with either variance factor: rho falls like 1/eta.",
+    changes_our_mind="A xi and a position at which rho stays above 0 as eta grows.",
+    no_perturbation="It states a limit of 0, which no factor changes.",
     mutation=becomes("fails", "eta going to 0", etas=(1.0, 0.1, 0.01)),
 )
 def vanishing(run: AuditRun, etas: tuple[float, ...] = (1.0, 10.0, 100.0, 1e4)) -> Evidence:

@@ -12,7 +12,8 @@ from torch import Tensor
 from uncollapse.metrics import qk_traces
 from uncollapse.theory import generator, qk_statistics
 
-from ...audit.claim import ROUNDING, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
+from .sources import claim
 
 Weights = tuple[Tensor, Tensor]
 KAPPA_SCALE = 100.0
@@ -86,6 +87,10 @@ def _runaways(run: AuditRun, formula: Formula) -> int:
     return lost
 
 
+def _rescaled(formula: Formula) -> Callable[[float], dict[str, Formula]]:
+    return lambda factor: {"formula": times(factor, formula)}
+
+
 _FORMULAE = [("scale", "query"), ("scale", "key"), ("mean", "query"), ("mean", "key")]
 for _n, (_penalty, _of) in enumerate(_FORMULAE, start=1):
     _is_mean = _penalty == "mean"
@@ -100,6 +105,11 @@ for _n, (_penalty, _of) in enumerate(_FORMULAE, start=1):
         consequence="Let autograd do it: users of autograd are not affected."
         if _is_mean
         else "Right; no d by d matrix is needed.",
+        root="localization-trace-gradient" if _is_mean else "",
+        changes_our_mind="Weights for which autograd gives the printed form."
+        if _is_mean
+        else "Weights for which autograd gives another form.",
+        perturbation=Perturbation(_rescaled(_right_mean if _is_mean else _right_scale)),
         mutation=becomes("holds", "the corrected gradient", formula=_right_mean)
         if _is_mean
         else becomes("fails", "without the factor 2", formula=lambda own, other: _right_scale(own, other) / 2.0),
@@ -128,6 +138,9 @@ def _descended(width: int, kappa_scale: float, kappa_mean: float) -> float:
     "0.0013 to 0.56 for the paper's kappa_1 = 100, d = 128 and kappa_2 = 1e-3 to 1.",
     survives=False,
     consequence="To hold the trace at 1, kappa_2 has to be large against kappa_1/d.",
+    root="localization-locater-mean",
+    changes_our_mind="A loss J that holds tr(W_QK) near 1 against the penalty in trained networks.",
+    no_perturbation="It states that a level is kept; the number for kept, nine tenths of it, is ours.",
     mutation=becomes("holds", "kappa_1 = 0.001", kappa_scale=1e-3),
 )
 def keeps_mean(run: AuditRun, kappa_scale: float = KAPPA_SCALE) -> Evidence:
@@ -158,6 +171,9 @@ def keeps_mean(run: AuditRun, kappa_scale: float = KAPPA_SCALE) -> Evidence:
     survives=False,
     consequence="By the paper's own theory the regulariser makes attention uniform, not localised. What helps in "
     "training, if it does, is the smaller scale.",
+    root="localization-locater-regime",
+    changes_our_mind="A target or temperature in the experiments with which tr(W)/lambda exceeds 2.",
+    no_perturbation="It compares a number with the threshold 2 of Lemma 2 from far below.",
     mutation=becomes("holds", "a target of 100", target=100.0),
 )
 def reaches_localised(run: AuditRun, target: float = 1.0) -> Evidence:
@@ -183,6 +199,8 @@ def reaches_localised(run: AuditRun, target: float = 1.0) -> Evidence:
     "Section 6, after the derivative formulae",
     "Since the objective drives the scale to a small value, the vanishing of signals is avoided automatically.",
     consequence="Right: at the penalty's minimum signals propagate.",
+    changes_our_mind="A kappa_2 at whose minimum no token propagates.",
+    no_perturbation="It states that signals do not vanish; the number one half is ours.",
     mutation=becomes("fails", "weights a thousand thousand times as large", factor=1e6),
 )
 def signal(run: AuditRun, factor: float = 1.0) -> Evidence:
@@ -210,6 +228,8 @@ def signal(run: AuditRun, factor: float = 1.0) -> Evidence:
     corrected="For an asymmetric matrix the two differ: tr(W'W) bounds |tr(W^2)| from above. The symmetric part has "
     "(tr(W^2) + tr(W'W))/2.",
     consequence="Shrinking tr(W'W) shrinks the scale, but is no measure of it; `diagnose` reports both.",
+    changes_our_mind="Trained W_QK that are nearly symmetric.",
+    no_perturbation="It names one number as standing for another; they differ by far more than 20 %.",
     mutation=becomes("holds", "a symmetric W_QK", symmetric=True),
 )
 def represents(run: AuditRun, symmetric: bool = False) -> Evidence:
@@ -243,10 +263,15 @@ def _squares(m: Tensor) -> tuple[float, float]:
     "tokens of a batch the same kappa is 4,096 times weaker against the loss than with the mean.",
     survives=False,
     consequence="State how the loss is averaged beside every kappa; here it is the mean over tokens, once an update.",
+    root="localization-kappa-normalisation",
+    changes_our_mind="A sentence on how the loss is averaged, or code of the experiments.",
+    no_perturbation="The factor of 4,096 is the 64 x 64 tokens of a batch, typed in from Section 7.",
     mutation=becomes("holds", "the mean over tokens alone", normalisers=(64.0 * 64.0,)),
 )
 def kappa_is_enough(run: AuditRun, normalisers: tuple[float, ...] = (1.0, 64.0 * 64.0)) -> Evidence:
     """The gradient of the penalty against that of the loss, for each reading of the loss that the text allows.
+
+    The 64 x 64 tokens of a batch are typed in from Section 7.
 
     Holds if they differ by less than 1 %.
     """

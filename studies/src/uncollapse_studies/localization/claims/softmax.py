@@ -12,7 +12,8 @@ from torch import Tensor
 from uncollapse.metrics import propagates, softmax_tangent
 from uncollapse.theory import generator, piecewise_coefficients, piecewise_softmax, qk_matrix, random_walks
 
-from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Plot, becomes, claim, judge
+from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Perturbation, Plot, becomes, judge, times
+from .sources import claim
 
 
 @claim(
@@ -22,6 +23,9 @@ from ...audit.claim import ROUNDING, SIGNIFICANT, AuditRun, Evidence, Plot, beco
     corrected="For each column: tokens are columns here, and U = W_V X A mixes them by the columns of A. W_Q and "
     "W_K then change roles. Traces, norms and eigenvalues are unaffected.",
     consequence="Take the softmax over the keys of each query, as every library does.",
+    root="localization-rows",
+    changes_our_mind="An Eq. 2 that mixes tokens by the rows of A, U = W_V X A'.",
+    no_perturbation="It names an axis and has no number.",
     mutation=becomes("holds", "columns", dim=0),
 )
 def softmax_axis(run: AuditRun, dim: int = 1) -> Evidence:
@@ -50,6 +54,8 @@ def _tangent(tokens: int) -> Tensor:
     "Section 2, Taylor coefficients",
     "At the origin the softmax has the value 1/T and the gradient e_i/T - 1/T^2.",
     consequence="`metrics.softmax_tangent` is this tangent.",
+    changes_our_mind="A T for which autograd gives another tangent.",
+    perturbation=Perturbation(lambda factor: {"slopes": times(factor, _tangent)}),
     mutation=becomes("fails", "without the 1/T^2", slopes=lambda tokens: torch.eye(tokens).double() / tokens),
 )
 def taylor(run: AuditRun, slopes: Callable[[int], Tensor] = _tangent) -> Evidence:
@@ -74,6 +80,8 @@ def _clipped(scores: Tensor) -> Tensor:
     "Section 2, vector form of the approximation, and Remark 1",
     "The clipped tangent is Gamma^T w + gamma_0 with coefficients that depend on w through the three cases.",
     consequence="`piecewise_coefficients` returns them; with the Taylor coefficients alone the form would be wrong.",
+    changes_our_mind="Scores for which the form and the clipped tangent differ.",
+    perturbation=Perturbation(lambda factor: {"form": times(factor, _clipped)}),
     mutation=becomes("fails", "Taylor coefficients that do not depend on w", form=softmax_tangent),
 )
 def piecewise_form(run: AuditRun, form: Callable[[Tensor], Tensor] = _clipped) -> Evidence:
@@ -96,6 +104,10 @@ def piecewise_form(run: AuditRun, form: Callable[[Tensor], Tensor] = _clipped) -
     corrected="It does for scores much smaller than 1. Scores of the paper's own model grow like T, and there the "
     "clipped tangent is not even a probability vector: take propagation as a definition.",
     consequence="A token's propagation says nothing about the attention that it gets.",
+    changes_our_mind="Another measure of nearness than the sum of the weights, or scores that stay far below 1 as T "
+    "grows.",
+    no_perturbation="How near an approximation has to be is our number, and the sums found are far from it on either "
+    "side.",
     mutation=becomes("holds", "eta = 0.0001 only", sizes=(1e-4,)),
     monte_carlo=True,
 )
@@ -135,6 +147,10 @@ def approximates(run: AuditRun, sizes: tuple[float, ...] = (1e-4, 0.3, 1.0, 2.0)
     "c(theta) = 2 theta^2 - 2 theta + 7/12, not theta^2 + theta.",
     survives=False,
     consequence="Do not drop the mean of the scores.",
+    root="localization-off-diagonal",
+    changes_our_mind="A sense of selector in which the mean over the other tokens may be of the size of the token "
+    "itself.",
+    perturbation=Perturbation(lambda factor: {"mean_weight": factor - 1.0}),
     mutation=becomes("holds", "a vector without the -1/T^2", mean_weight=0.0),
 )
 def selector(run: AuditRun, mean_weight: float = 1.0) -> Evidence:
@@ -163,6 +179,8 @@ def selector(run: AuditRun, mean_weight: float = 1.0) -> Evidence:
     corrected="A token clipped at 0 is; a token clipped at 1 contributes with the largest weight there is, and through "
     "gamma_0 to the gradient (Eq. 20). What stops is the dependence of its weight on the scores.",
     consequence="Low propagation covers two opposite cases: ignored, and fully attended.",
+    changes_our_mind="A definition of contributing by which a token with the largest weight does not.",
+    no_perturbation="It tells two cases apart and has no number.",
     mutation=becomes("holds", "tokens clipped at 0 only", above=False),
 )
 def contributes(run: AuditRun, above: bool = True) -> Evidence:
@@ -194,19 +212,20 @@ def _indicator(scores: Tensor) -> Tensor:
 @claim(
     "localization-rho-is-attention",
     "Section 3, localised softmax",
-    "When only a few tokens have a propagation probability well above zero, self-attention is dominated by those "
-    "tokens.",
-    corrected="In the paper's own simulation the softmax puts its mass on tokens that do not propagate: the most "
-    "attended entries are clipped at 1.",
-    survives=False,
+    "Where only a few tokens have a propagation probability well above zero, self-attention is dominated by a small "
+    "number of tokens, taken as: by those.",
+    corrected="It is dominated by a small number of tokens, but not by those. In the paper's own simulation the "
+    "softmax puts its mass on tokens that do not propagate: the most attended entries are clipped at 1.",
     consequence="High propagation is not high attention. Look at attention itself.",
+    changes_our_mind="A simulation under Assumption 1 in which the tokens with a high rho also get the attention.",
+    no_perturbation="It states an order and no size; the share found is far from one half.",
     mutation=becomes("holds", "weights that are spread over the propagating tokens", weights=_indicator),
     monte_carlo=True,
 )
 def is_attention(run: AuditRun, weights: Callable[[Tensor], Tensor] = _softmax) -> Evidence:
     """Eigenvalues N(0.3, 0.1^2), d = 128, T = 40: attention mass of the last query on tokens with rho above 1/2.
 
-    Holds if they get more than half of it, by five standard errors.
+    Holds if they get more than half of it, by five standard errors; under a condition if as many other tokens do.
     """
     width, tokens, walks = 128, 40, run.pick(2000, 200)
     random = generator(run.seed)
@@ -216,6 +235,8 @@ def is_attention(run: AuditRun, weights: Callable[[Tensor], Tensor] = _softmax) 
     rho = propagates(scores).double().mean(dim=0)
     mass = weights(scores)
     share = mass[:, rho > 0.5].sum(dim=-1)
+    few = int((rho > 0.5).sum())
+    most = mass.sort(dim=-1, descending=True).values[:, :few].sum(dim=-1).mean().item()
     error = share.std().item() / math.sqrt(walks)
     rows = [
         (n / tokens, value, name)
@@ -223,10 +244,10 @@ def is_attention(run: AuditRun, weights: Callable[[Tensor], Tensor] = _softmax) 
         for n, value in enumerate(values.tolist(), start=1)
     ]
     return Evidence(
-        judge(share.mean().item() - SIGNIFICANT * error > 0.5),
-        f"{int((rho > 0.5).sum())} of {tokens} tokens have a propagation above 1/2; together they get "
-        f"{share.mean():.2g} of the attention (standard error {error:.1g}).",
-        {"tokens above 1/2": int((rho > 0.5).sum()), "their share of attention": share.mean().item()},
+        judge(share.mean().item() - SIGNIFICANT * error > 0.5, most > 0.5),
+        f"{few} of {tokens} tokens have a propagation above 1/2; together they get {share.mean():.2g} of the attention "
+        f"(standard error {error:.1g}). The {few} tokens with the most get {most:.2g}.",
+        {"tokens above 1/2": few, "their share of attention": share.mean().item(), "share of as many others": most},
         Plot("position", "probability", rows),
         standard_error=error,
     )

@@ -1,0 +1,94 @@
+"""The fair comparison: rates are sought until the best lies inside, then seeds follow at the best rate alone."""
+
+import numpy as np
+import pytest
+
+from uncollapse_studies.artefact import ArtefactCells
+from uncollapse_studies.artefacts import ARTEFACTS
+from uncollapse_studies.cells.readings import COMPARISONS, MORE_SEEDS, methods
+from uncollapse_studies.cells.store import Store
+
+ID = "hopfield-readings-gpt2"
+RATES = COMPARISONS["gpt2"].rates
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path)
+
+
+def train(store, loss, *, rounds=20):
+    """Fill the store with made-up losses, as the command trains; returns how many cells each round added."""
+    added = []
+    for _ in range(rounds):
+        missing = [c for c in ARTEFACTS[ID].all_cells("laptop", store=store) if store.current(c) is None]
+        if not missing:
+            return added
+        for cell in missing:
+            value = loss(cell.method, cell.resolved().learning_rate, cell.seed)
+            finished = value is not None
+            numbers = {"eval_loss": value, "perplexity": float(np.exp(value))} if finished else {}
+            record = {"definition": cell.definition, "status": "finished" if finished else "diverged"}
+            record |= {"numbers": numbers, "curves": {}, "epochs": 2.0, "held_out_loss": "flat"}
+            store.write(cell, record, None)
+        added.append(len(missing))
+    raise AssertionError("the search does not end")
+
+
+def bowl(best, seeds=0.01, lower=()):
+    """Losses with their minimum at a rate; seeds differ by `seeds`, and some methods are lower by 1."""
+
+    def loss(method, rate, seed):
+        return 5.0 + np.log2(rate / best) ** 2 + seeds * (seed - 1) - (method in lower)
+
+    return loss
+
+
+def test_a_best_rate_inside_gets_its_seeds_at_once(store):
+    lower = [name for name in methods("gpt2") if name != "self-attention"]
+    count = len(methods("gpt2"))
+    assert train(store, bowl(4e-3, lower=lower)) == [5 * count, 2 * count]
+    result = ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], ARTEFACTS[ID].all_cells("laptop", store=store), store))
+    assert result.verdict == "same trend"
+    assert set(result.summary["best rate"]) == {"0.004"}
+    assert set(result.summary["seeds"]) == {3}
+    row = result.summary.set_index("method").loc["hopfield-normed"]
+    assert float(row["could be seen"]) > 0
+    assert row["printed perplexity (GPT-2 small, WikiText-103)"] == "20.7"
+
+
+@pytest.mark.parametrize("best", [RATES[-1] * 4, RATES[0] / 4])
+def test_a_best_rate_at_an_end_extends_the_search(best, store):
+    train(store, bowl(best))
+    cells = ARTEFACTS[ID].all_cells("laptop", store=store)
+    rates = {c.resolved().learning_rate for c in cells if c.method == "revit"}
+    beyond = best * 2 if best > 1e-2 else best / 2
+    assert {best, beyond} <= rates
+    seeds = {c.resolved().learning_rate for c in cells if c.method == "revit" and c.seed}
+    assert seeds == {best}
+
+
+def test_a_diverged_rate_is_the_worst(store):
+    train(store, lambda method, rate, seed: None if rate > 4e-3 else bowl(4e-3)(method, rate, seed))
+    chosen = {c.resolved().learning_rate for c in ARTEFACTS[ID].all_cells("laptop", store=store) if c.seed}
+    assert chosen == {4e-3}
+
+
+def test_more_seeds_where_the_interval_straddles_zero(store):
+    """All methods alike but one that is clearly lower: that one keeps its three seeds."""
+    train(store, bowl(4e-3, lower=["hopfield-stream"]))
+    seeds = {}
+    for cell in ARTEFACTS[ID].all_cells("laptop", store=store):
+        seeds.setdefault(cell.method, set()).add(cell.seed)
+    assert len(seeds["hopfield-stream"]) == 3
+    assert {len(own) for name, own in seeds.items() if name != "hopfield-stream"} == {MORE_SEEDS}
+    result = ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], ARTEFACTS[ID].all_cells("laptop", store=store), store))
+    assert result.verdict == "same trend in 1 of 3 readings, undecided in 2"
+
+
+def test_the_verdict_waits_for_the_rates(store):
+    cells = ARTEFACTS[ID].all_cells("laptop")
+    first = cells[0]
+    record = {"definition": first.definition, "status": "finished", "numbers": {"eval_loss": 4.0, "perplexity": 54.6}}
+    store.write(first, record | {"curves": {}, "epochs": 2.0, "held_out_loss": "falling"}, None)
+    assert ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], cells, store)).verdict == "pending"
