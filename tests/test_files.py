@@ -90,6 +90,28 @@ def test_leftovers_are_removed_by_the_name_they_were_meant_for(tmp_path):
     assert names(tmp_path) == [".mine.tmp"]
 
 
+def test_a_sealed_folder_knows_what_has_changed(tmp_path):
+    files.write(tmp_path / "folder" / "part" / "a", "text")
+    files.write(tmp_path / "folder" / "b", "")
+    folder = tmp_path / "folder"
+    assert files.fault(folder) == "it was not finished (no manifest)"
+    files.seal(folder, step=3)
+    assert files.read_manifest(folder)["step"] == 3
+    assert list(files.read_manifest(folder)["files"]) == ["b", "part/a"]
+    assert files.fault(folder) is None
+    (folder / "added").touch()  # which nothing relies on
+    assert files.fault(folder) is None
+    (folder / "part" / "a").write_text("test")
+    assert files.fault(folder) == "the content of part/a has changed"
+    (folder / "part" / "a").write_text("texts")
+    assert files.fault(folder) == "part/a has 5 bytes, not 4"
+    (folder / "part" / "a").unlink()
+    assert files.fault(folder) == "part/a is missing"
+    for manifest in ("", "{}", "[]", '{"files": {}}', '{"files": {"b": 1}}', "\0"):
+        (folder / "manifest.json").write_text(manifest)
+        assert files.fault(folder) in ("its manifest cannot be read", "its manifest names no files")
+
+
 WRITE_FOR_EVER = """
 import itertools
 from pathlib import Path

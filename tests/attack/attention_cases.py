@@ -12,10 +12,14 @@ from torch import Tensor
 
 import uncollapse as uc
 from tests.attention.parity import RULES
+from uncollapse.attention._dropout import draw_seed, dropout_factors
+from uncollapse.attention.reference import masked, softmax_of_visible
 
-# Largest error in a number of order 1, relative to the largest number beside it. An entry sums up to 130 products in
-# each of up to five layers; RealFormer's scores grow to about 50, which the exponential multiplies into its error.
-ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+# Largest error relative to 1 + the largest number beside it. float32: an entry sums up to 130 products in each of up to
+# five layers, and RealFormer's scores grow to about 50, which the exponential multiplies into its error. In 16 bits the
+# gradient of a score is a difference of numbers that were rounded before, and sums over all rows: with a single key it
+# should be 0 and comes out as the sum of their rounding.
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 0.3}
 MODES = ("train", "train", "train", "no_grad", "inference", "autocast")
 MASKS = ("none", "bool", "additive", "learned", "padding", "row", "hides whole rows")
 
@@ -55,10 +59,12 @@ class Case:
                 layer = tensor(heads, queries, sizes[0]), tensor(groups, keys, sizes[0]), tensor(groups, keys, sizes[1])
                 shape = (batch, heads, queries, keys)
                 mask = {"is_causal": True} if causal else _mask(draw, maker, shape, torch.float64 if exact else dtype)
-                how = {"scale": draw.choice([None, None, 0.0, -0.3, 0.7]), "dropout_p": draw.choice([0, 0, 0.2, 1.0])}
-                out, state = uc.hopfield_attention(
-                    *layer, state, rule=rule, backend=backend, enable_gqa=True, **how, **mask
-                )
+                how = {"rule": rule, "backend": backend, "enable_gqa": True, **mask}
+                how["scale"] = draw.choice([None, None, 0.0, -0.3, 0.7])
+                dropped = draw.choice([0.0, 0.0, 0.2, 1.0])
+                out, state = uc.hopfield_attention(*layer, state, dropout_p=0.0 if exact else dropped, **how)
+                if exact and dropped:
+                    out = _with_dropout(state.scores(), layer[2], dropped, **mask)
                 layers.append(layer)
                 masks += [m for m in mask.values() if isinstance(m, Tensor)]
                 outs.append(out)
@@ -76,6 +82,15 @@ class Case:
         draw = random.Random(self.number)
         dtype, mode = draw.choice(list(ROUNDING)), draw.choice(MODES)
         return ROUNDING[torch.bfloat16 if mode == "autocast" else dtype]
+
+
+def _with_dropout(
+    scores: Tensor, v: Tensor, p: float, attn_mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """The definition with the weights dropped that the fast backends drop; the reference draws its own."""
+    weights = softmax_of_visible(masked(scores, attn_mask, is_causal))
+    kept = dropout_factors(draw_seed(p), p, weights.shape, 0, weights.shape[2], weights.device)
+    return (weights * kept) @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
 
 
 def _mode(mode: str, exact: bool) -> Any:

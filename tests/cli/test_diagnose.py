@@ -130,7 +130,7 @@ def bad_inputs(gpt2, tmp_path):
         ),
         ([model, "--data", str(tmp_path / "broken.npz")], "cannot be read as .npz"),
         ([model, "--data", str(tmp_path / "other.npz")], "holds x; `images` or `input_ids` is needed."),
-        ([model, "--data", str(tmp_path / "large.npz")], "token id 500 is outside the model's vocabulary of 97"),
+        ([model, "--data", str(tmp_path / "large.npz")], "must be whole numbers from 0 to 96"),
         ([model, "--tokenizer", model], "--tokenizer goes with --data."),
         ([model, "--data", str(tmp_path / "one.txt"), "--tokenizer", str(tmp_path)], "no tokenizer was found at"),
         ([model, "--architecture", "NoSuchModel"], "transformers has no class 'NoSuchModel'"),

@@ -103,6 +103,11 @@ def test_a_block_in_two_places_is_two_layers():
     np.testing.assert_allclose(got.heads, wanted.heads, rtol=1e-6, atol=1e-7)
 
 
+def test_token_ids_of_another_vocabulary_are_refused():
+    with pytest.raises(ValueError, match="token id 500 is outside the model's vocabulary of 40"):
+        uc.diagnose(build("gpt2"), {"input_ids": torch.tensor([[3, 500]])})
+
+
 def test_weights_of_whole_numbers_are_refused():
     model = build("gpt2")
     for parameter in model.parameters():

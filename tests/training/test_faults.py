@@ -1,8 +1,10 @@
 """Whatever happens to a run, what it wrote stays whole, and it goes on as if nothing had happened."""
 
 import json
+import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -31,6 +33,10 @@ def numbers(folder):
 def same_weights(a, b):
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (a, b))
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def model_files(folder):
+    return {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
 
 
 def last_step(folder):
@@ -80,6 +86,30 @@ def test_sigterm_finishes_the_step_saves_and_the_run_goes_on(undisturbed, tmp_pa
     assert same_weights(run, undisturbed)
 
 
+def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path):
+    def hang_up(step, loss):
+        if step == 3:
+            signal.raise_signal(signal.SIGHUP)
+
+    run = tmp_path / "run"
+    ended = uc.train("quickstart", run, progress=False, steps=9, on_step=hang_up, **KEYS)
+    assert ended.status == "stopped" == RunFolder(run).status()["status"]
+    assert ended.reason.startswith("stopped by SIGHUP after step 3")
+    assert checkpoints.last_good(run / "checkpoints") == (run / "checkpoints" / "checkpoint-3", [])
+
+
+def test_an_error_is_recorded_in_the_status(tmp_path):
+    def fail(step, loss):
+        if step == 2:
+            raise ZeroDivisionError("no reason")
+
+    run = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError):
+        uc.train("quickstart", run, progress=False, steps=9, on_step=fail, **KEYS)
+    status = RunFolder(run).status()
+    assert (status["status"], status["step"], status["reason"]) == ("failed", 2, "no reason")
+
+
 def test_ctrl_c_does_the_same_and_gives_the_signal_back(tmp_path):
     before = signal.getsignal(signal.SIGINT)
 
@@ -126,6 +156,7 @@ def test_a_full_disk_gets_a_sentence_and_leaves_the_earlier_checkpoints(tmp_path
     assert "the checkpoint of step 6 could not be written" in said
     assert "earlier checkpoints are intact: make room and run again with --resume" in said
     assert "Traceback" not in said
+    assert RunFolder(run).status()["status"] == "failed"
     assert [c.name for c in checkpoints.newest_first(run / "checkpoints")] == ["checkpoint-3"]
     assert checkpoints.fault(run / "checkpoints" / "checkpoint-3") is None
 
@@ -170,6 +201,77 @@ def test_resuming_with_another_rate_is_refused(stopped_at_6):
         ValueError, match=r"was begun with learning_rate = 0.002, not 0.1; resume it with the same keys"
     ):
         uc.train("quickstart", stopped_at_6, resume=True, steps=6, learning_rate=0.1, **KEYS | {"schedule": "constant"})
+
+
+def test_resuming_after_the_data_has_changed_is_refused(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 400)
+    keys = KEYS | {"schedule": "constant", "data": str(text), "rule": "self_attention"}
+    uc.train("quickstart", tmp_path / "run", progress=False, steps=3, **keys)
+    text.write_text("Sphinx of black quartz, judge my vow. " * 400)
+    with pytest.raises(ValueError, match=r"the data has changed since .*checkpoint-3 was written; bring it back"):
+        uc.train("quickstart", tmp_path / "run", resume=True, progress=False, steps=6, **keys)
+    assert last_step(tmp_path / "run") == 3
+
+
+def test_resuming_after_the_images_have_changed_is_refused(tmp_path):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (200, 8, 8, 1), dtype=np.uint8)
+    labels = np.arange(200) % 10
+    np.savez(tmp_path / "train.npz", images=images, labels=labels)
+    keys = IMAGES | {"data": str(tmp_path), "schedule": "constant", "eval_examples": 20}
+    uc.train(keys, tmp_path / "run", progress=False, steps=2)
+    images[0, 0, 0, 0] ^= 1
+    np.savez(tmp_path / "train.npz", images=images, labels=labels)
+    with pytest.raises(ValueError, match="the data has changed since"):
+        uc.train(keys, tmp_path / "run", resume=True, progress=False, steps=4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "post-norm"])
+def test_a_run_that_is_killed_after_its_last_checkpoint_leaves_the_same_model_folder(family, tmp_path):
+    keys = KEYS | {"family": family, "rule": "hopfield", "alpha_warmup": 8, "eval_every": 2}
+    whole = uc.train("quickstart", tmp_path / "whole", progress=False, steps=2, **keys).folder
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "model")
+    (run / "status.json").unlink()
+    (run / ".model").mkdir()
+    (run / ".model" / "half").touch()
+    uc.train("quickstart", run, resume=True, progress=False, steps=2, **keys)
+    assert model_files(run) == model_files(whole)
+    assert numbers(run) == numbers(whole)
+
+
+def test_the_end_of_a_run_without_evaluations_is_logged_once(tmp_path):
+    keys = {name: value for name, value in KEYS.items() if name != "eval_every"}
+    whole = uc.train("quickstart", tmp_path / "whole", progress=False, steps=2, **keys).folder
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "model")
+    (run / "status.json").unlink()
+    uc.train("quickstart", run, resume=True, progress=False, steps=2, **keys)
+    assert numbers(run) == numbers(whole)
+
+
+def test_a_finished_run_that_was_damaged_is_named_and_restored(undisturbed, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    keys = {"resume": True, "progress": False, "steps": STEPS, **KEYS}
+    for file in ("model/model.safetensors", "metrics.jsonl"):
+        content = bytearray((run / file).read_bytes())
+        content[len(content) // 2] ^= 1
+        (run / file).write_bytes(content)
+        if file.startswith("model"):
+            with pytest.raises(ValueError, match=r"model is damaged: the content of model\.safetensors has changed"):
+                _ = uc.training.Run(run, "finished", "").model
+        uc.train("quickstart", run, **keys)
+        assert str(run / file.split("/")[0]) in capsys.readouterr().err
+        assert model_files(run) == model_files(undisturbed)
+        assert numbers(run) == numbers(undisturbed)
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / "model")
+    with pytest.raises(ValueError, match="no checkpoint is left to restore it from; train it again with --force"):
+        uc.train("quickstart", run, **keys)
 
 
 def test_images_with_augmentation_and_drop_path_go_on_to_the_same_bits(tmp_path):

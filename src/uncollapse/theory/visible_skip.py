@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Skip = Literal["none", "stream", "normed", "replace"]
+StreamSkip = Literal["none", "stream", "normed", "replace"]
 
 
 class StreamSizes(NamedTuple):
@@ -30,7 +30,7 @@ class StreamSizes(NamedTuple):
 
 
 def stream_sizes(
-    skip: Skip, alpha: float, layers: int, embedding: float, attention: float, feed_forward: float
+    skip: StreamSkip, alpha: float, layers: int, embedding: float, attention: float, feed_forward: float
 ) -> StreamSizes:
     """Size of the stream after each block at initialisation, and the share of it that blocks have written.
 

@@ -26,7 +26,7 @@ WITHOUT_DROPOUT = {"dropout": 0.0, "drop_path": 0.0}  # at the paper's budget, f
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RateComparison:
     """The networks of one comparison: the keys that all share, the rates to try first, and alpha = alpha'."""
 
     rates: tuple[float, ...]  # a factor of 2 apart
@@ -35,7 +35,7 @@ class Comparison:
 
 
 COMPARISONS = {
-    "gpt2": Comparison(
+    "gpt2": RateComparison(
         rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
         shares=(0.5,),
         keys={
@@ -43,7 +43,7 @@ COMPARISONS = {
             **{"eval_examples": 512, "save_every": 350, "diagnose_every": 1750},
         },
     ),
-    "vit": Comparison(
+    "vit": RateComparison(
         rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
         shares=(0.5, 0.7),
         keys={
@@ -112,7 +112,7 @@ def held_out_loss(store: Store, cell: Cell) -> float | None:
 
 def search_rates(artefact: str, model: str, name: str, budget: Budget, store: Store) -> tuple[list[Cell], float | None]:
     """The cells beyond the first rates, and the best rate; None as long as it is not known."""
-    rates, extra = list(COMPARISONS[model].rates), []
+    rates, extra = list(COMPARISONS[model].rates), list[Cell]()
     while True:
         losses = [held_out_loss(store, reading_cell(artefact, model, name, rate, 0, budget)) for rate in rates]
         known = [loss for loss in losses if loss is not None]
@@ -131,7 +131,8 @@ def _undecided(base: Sequence[Cell], own: Sequence[Cell], seeds: int, store: Sto
     known = [[loss for loss in values if loss is not None and math.isfinite(loss)] for values in losses]
     if seeds < FEWEST or any(len(values) < seeds for values in known) or base == own:
         return False
-    return difference(*map(summarise, known)).verdict == "undecided"
+    plain, ours = (summarise(values) for values in known)
+    return difference(plain, ours).verdict == "undecided"
 
 
 def _distance(rate: float, model: str) -> float:

@@ -70,7 +70,7 @@ def _measured(model: str, name: str, layers: int | None) -> pd.DataFrame:
     """One network: what is measured, and what the recursion makes of the sizes of its first block."""
     recipe = resolve(RECIPES[model]["laptop"], **COMPARISONS[model].keys, **methods(model)[name])
     recipe = recipe if layers is None else replace(recipe, layers=layers)
-    built = build_model(recipe, vocabulary=recipe.vocab_size or 0, classes=10).eval()
+    built = build_model(recipe, vocabulary=recipe.vocab_size or 0, classes=10).train(False)
     batch = _batch(built, recipe.length, recipe.image_size)
     report = uc.diagnose(built, [batch])
     streams, attention, feed_forward = _streams(built, batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
@@ -133,7 +133,7 @@ def _summary(found_cells: ArtefactCells, number: str) -> pd.DataFrame:
     }
     rows = []
     for name, own in levels.items():
-        number_row = {"mean": own.mean, "spread": own.spread}
+        number_row: dict[Hashable, float] = {"mean": own.mean, "spread": own.spread}
         spread = "" if math.isnan(own.spread) else f" ± {shown(number_row, own.spread)}"
         gap = gaps.get(name)
         value = printed.values.get(_as_printed(name))
