@@ -20,7 +20,6 @@ test: $(STAMP)
 attack: $(STAMP)
 	rm -f tests/attack/counts.json
 	UNCOLLAPSE_ATTACK=full $(BIN)/python -m pytest tests/attack --durations 10 --ignore tests/attack/test_reliability.py
-	rm -f tests/attack/counts.lock
 	$(BIN)/python -m tests.attack.reliability
 	$(BIN)/python -m pytest tests/attack/test_reliability.py
 

@@ -94,7 +94,10 @@ class RunFolder:
                     "or choose another --out."
                 )
         elif not all(self._is_of_a_start(path) for path in self.path.iterdir()):
-            raise ValueError(f"{self.path} holds files that are not of a run; choose another --out.")
+            raise ValueError(
+                f"{self.path} holds files that are not of a run: there is no {self.recipe_file}; bring it back, "
+                "or choose another --out."
+            )
 
     def _is_of_a_start(self, path: Path) -> bool:
         """Whether a run that was killed before it had written its recipe may have left this."""
