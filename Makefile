@@ -41,7 +41,7 @@ test-core:
 # not the sha256 of requirements.lock, which .ci/lock writes (Linux, Python 3.11).
 $(STAMP): pyproject.toml studies/pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
-ifdef LOCKED
+ifeq ($(LOCKED),1)
 	$(BIN)/pip install --quiet --no-deps --require-hashes --only-binary :all: --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable . --editable studies
 else

@@ -18,4 +18,4 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except Exception as error:  # zip, zlib and numpy raise many kinds for a damaged file
-        raise ValueError(f"{file} cannot be read as .npz ({type(error).__name__}: {error}).") from None
+        raise ValueError(f"{file} cannot be read as .npz ({type(error).__name__}: {error}).") from error

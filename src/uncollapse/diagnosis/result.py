@@ -160,7 +160,7 @@ def _read_npz(file: Path) -> dict[str, np.ndarray]:
     try:
         return read_arrays(file)
     except ValueError as error:
-        raise ValueError(f"{str(error).rstrip('.')}; diagnose the model again.") from None
+        raise ValueError(_damaged(file, str(error.__cause__))) from None
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
