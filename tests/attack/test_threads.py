@@ -45,7 +45,7 @@ def outcome(call):
     found = []
     thread = threading.Thread(target=lambda: found.append(caught(call)))
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert found, "the thread did not come to an end"
     return found[0]
 
@@ -97,16 +97,16 @@ def test_a_pass_that_is_under_way_when_a_diagnosis_begins_is_refused(form, where
     def hold(*_):
         if threading.current_thread() is other:
             inside.set()
-            go_on.wait(60)
+            go_on.wait(600)
 
     other = threading.Thread(target=lambda: passing.append(caught(lambda: logits(model))))
     handle = HELD[where](model.transformer.h[1], hold)
     other.start()
-    assert inside.wait(60)
+    assert inside.wait(600)
 
     def meanwhile():
         go_on.set()
-        other.join(60)
+        other.join(600)
 
     report = uc.diagnose(model, batches_around(meanwhile))
     handle.remove()
@@ -155,7 +155,7 @@ class Passes:
         """Until a pass has ended that began after this call."""
         with self.done:
             enough = len(self.seen) + 2  # the next one may be under way already
-            assert self.done.wait_for(lambda: len(self.seen) >= enough, timeout=60)
+            assert self.done.wait_for(lambda: len(self.seen) >= enough, timeout=600)
 
     def __enter__(self):
         self.thread.start()
@@ -163,7 +163,7 @@ class Passes:
 
     def __exit__(self, *_):
         self.stop.set()
-        self.thread.join(60)
+        self.thread.join(600)
 
 
 def test_a_thread_that_goes_on_using_the_model(full, promise):

@@ -59,7 +59,7 @@ PARTS = ("model.safetensors", "optimizer.pt", "manifest.json")
 def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, there, undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start(run, signalled=("SIGKILL", moment, call), steps=STEPS)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL, said
     assert tuple(part for part in PARTS if (run / "checkpoints" / "checkpoint-9" / part).exists()) == there
     assert not (run / "model").exists()
@@ -73,7 +73,7 @@ def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, there, undi
 def test_sigterm_finishes_the_step_saves_and_the_run_goes_on(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start(run, signalled=("SIGTERM", "in a step", 5), steps=STEPS)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert "stopped by SIGTERM after step 5" in said
     assert "go on with --resume" in said
@@ -151,7 +151,7 @@ def test_a_full_disk_gets_a_sentence_and_leaves_the_earlier_checkpoints(tmp_path
     assert first.status == "finished"
     largest = max(file.stat().st_size for file in (run / "checkpoints" / "checkpoint-3").iterdir())
     process = start(run, "--resume", largest_file=largest - 1, steps=9, schedule="constant")
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 2, said
     assert "the checkpoint of step 6 could not be written" in said
     assert "earlier checkpoints are intact: make room and run again with --resume" in said
