@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import uncollapse as uc
 from tests.training.tiny import IMAGES, KEYS, start
+from uncollapse.cli import main
 from uncollapse.training import checkpoints
 from uncollapse.training.run_folder import RunFolder
 
@@ -272,6 +273,21 @@ def test_a_finished_run_that_was_damaged_is_named_and_restored(undisturbed, tmp_
     shutil.rmtree(run / "model")
     with pytest.raises(ValueError, match="no checkpoint is left to restore it from; train it again with --force"):
         uc.train("quickstart", run, **keys)
+
+
+def test_a_damaged_model_of_a_run_is_not_used(undisturbed, tmp_path, capsys):
+    run = shutil.copytree(undisturbed, tmp_path / "run")
+    weights = run / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # the last weight becomes another number
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model is damaged: the content of model.safetensors has changed; write it"):
+        uc.from_pretrained(run / "model")
+    assert main(["diagnose", str(run)]) == 2
+    assert main(["train", "quickstart", f"--out={tmp_path / 'new'}", f"--model={run}"]) == 2
+    assert capsys.readouterr().err.count("model is damaged: the content of model.safetensors has changed") == 2
+    (run / "model" / "manifest.json").unlink()
+    assert uc.from_pretrained(run / "model")
 
 
 def test_images_with_augmentation_and_drop_path_go_on_to_the_same_bits(tmp_path):

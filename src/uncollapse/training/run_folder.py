@@ -195,7 +195,8 @@ class RunFolder:
         missing = sum(as_line(entry, sort_keys=True) not in there for entry in history)
         files.write(self.metrics_file, "".join(as_line(entry) for entry in (history if missing else kept)))
         for folder in self.diagnosis.glob("step-*"):
-            if int(folder.name.removeprefix("step-")) > step:
+            number = folder.name.removeprefix("step-")
+            if number.isdecimal() and int(number) > step:  # others are the user's
                 shutil.rmtree(folder)
         return missing
 
