@@ -20,7 +20,6 @@ test: $(STAMP)
 attack: $(STAMP)
 	rm -f tests/attack/counts.json
 	UNCOLLAPSE_ATTACK=full $(BIN)/python -m pytest tests/attack --durations 10 --ignore tests/attack/test_reliability.py
-	rm -f tests/attack/counts.lock
 	$(BIN)/python -m tests.attack.reliability
 	$(BIN)/python -m pytest tests/attack/test_reliability.py
 
@@ -42,7 +41,7 @@ test-core:
 # not the sha256 of requirements.lock, which .ci/lock writes (Linux, Python 3.11).
 $(STAMP): pyproject.toml studies/pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
-ifdef LOCKED
+ifeq ($(LOCKED),1)
 	$(BIN)/pip install --quiet --no-deps --require-hashes --only-binary :all: --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable . --editable studies
 else

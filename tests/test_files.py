@@ -189,7 +189,7 @@ def test_a_lock_is_seen_by_others_and_ends_with_the_process(tmp_path):
 def test_a_lock_that_is_waited_for_comes_when_the_holder_ends(tmp_path):
     path = tmp_path / "lock"
     with process(HOLD.format(path=str(path))) as first, process(HOLD.format(path=str(path))) as second:
-        [stream], _, _ = select.select([first.stdout, second.stdout], [], [], 60)  # the other one waits in silence
+        [stream], _, _ = select.select([first.stdout, second.stdout], [], [], 600)  # the other one waits in silence
         holder, waiting = (first, second) if stream is first.stdout else (second, first)
         holder.kill()
         assert waiting.stdout.readline() == "held\n"
@@ -236,7 +236,7 @@ print(files.is_locked(path))
 
 def test_locks_need_no_fcntl_of_ours(tmp_path):
     with process(WITHOUT_FCNTL.format(path=str(tmp_path / "lock"))) as run:
-        out, said = run.communicate(timeout=60)
+        out, said = run.communicate(timeout=600)
     assert out == "True\nFalse\n", said
 
 
@@ -268,5 +268,5 @@ def test_tokenised_data_lies_in_the_cache(tmp_path, monkeypatch):
 def test_the_module_needs_nothing_of_the_library(tmp_path):
     code = "import sys, uncollapse.files; print(sorted(m for m in sys.modules if m.startswith('uncollapse')))"
     with process(code) as run:
-        out, said = run.communicate(timeout=60)
+        out, said = run.communicate(timeout=600)
     assert out == "['uncollapse', 'uncollapse.files']\n", said

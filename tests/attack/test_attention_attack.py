@@ -38,7 +38,7 @@ def test_random_layers_are_those_of_the_definition(backend, engine, full, promis
     monkeypatch.setenv("UNCOLLAPSE_NATIVE", ENGINES[engine])
     if engine == "C++":
         assert native.operators() is not None
-    cases = range(2_000 if full else 60)
+    cases = range(1_000 if full else 40)
     wrong = {number: error for number in cases if (error := largest_error(number, backend)) > 1}
     print(wrong)
     promise(f"random layers within rounding: {backend}, {engine}", tried=len(cases), kept=len(cases) - len(wrong))

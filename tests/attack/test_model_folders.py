@@ -17,7 +17,7 @@ def test_hostile_folders_end_in_one_sentence(tmp_path, full, promise):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1_800,
     )
     results = [json.loads(line) for line in run.stdout.splitlines()]
     assert run.returncode == 0, f"{run.stderr[-1000:]}\nafter {results[-1:]}"

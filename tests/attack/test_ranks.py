@@ -75,7 +75,7 @@ def test_processes_that_were_started_differently_are_refused_in_the_same_sentenc
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1_800,
         check=False,
     )
     assert launched.returncode == 0, launched.stderr[-3000:]

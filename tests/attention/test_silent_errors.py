@@ -63,9 +63,11 @@ def test_a_scale_that_is_not_finite_is_refused(backend, scale):
 
 @pytest.mark.parametrize("backend", ["reference", *FAST])
 @pytest.mark.parametrize("scale", [None, 1.0])
-def test_heads_of_size_zero_are_refused(backend, scale):
-    with pytest.raises(ValueError, match="the head size must be at least 1, got 0"):
-        uc.hopfield_attention(*tensors(size=0), scale=scale, backend=backend)
+@pytest.mark.parametrize("empty", ["qk", "v", "qkv"])
+def test_heads_of_size_zero_are_refused(backend, scale, empty):
+    given = [t[..., :0] if name in empty else t for name, t in zip("qkv", tensors(tokens=70), strict=True)]
+    with pytest.raises(ValueError, match="head sizes must be at least 1, got"):
+        uc.hopfield_attention(*given, scale=scale, backend=backend)
 
 
 @pytest.mark.parametrize("backend", FAST)

@@ -163,7 +163,7 @@ print(str(again) == str(observer.diagnosis), again._repr_html_())
 
 def test_a_diagnosis_is_saved_and_read_with_the_core_alone(tmp_path):
     with process(WITH_THE_CORE_ALONE.format(path=str(tmp_path / "d"))) as run:
-        out, said = run.communicate(timeout=120)
+        out, said = run.communicate(timeout=600)
     assert out == "True None\n", said
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["diagnosis.json", "diagnosis.npz"]
 

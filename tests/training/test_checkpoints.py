@@ -133,6 +133,14 @@ def test_metrics_after_the_step_are_cut_and_a_half_line_is_dropped(tmp_path):
     assert [json.loads(line) for line in lines] == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": None}]
 
 
+def test_diagnoses_after_the_step_go_and_other_folders_stay(tmp_path):
+    folder = RunFolder(tmp_path)
+    for name in ("step-000002", "step-000003", "step-000002-copy"):
+        (folder.diagnosis / name).mkdir(parents=True)
+    folder.resume_metrics(2, history=[])
+    assert sorted(path.name for path in folder.diagnosis.iterdir()) == ["step-000002", "step-000002-copy"]
+
+
 def test_a_damaged_line_of_metrics_is_named(tmp_path):
     folder = RunFolder(tmp_path)
     folder.append_metrics([{"step": 1, "loss": 1.0}])
@@ -261,5 +269,5 @@ def test_peak_memory_is_unknown_where_the_system_does_not_count_it():
 
     assert peak_memory() > 50e6
     run = process(WITHOUT_RESOURCE)
-    out, said = run.communicate(timeout=120)
+    out, said = run.communicate(timeout=600)
     assert out == "None\n", said

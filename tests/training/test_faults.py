@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import uncollapse as uc
 from tests.training.tiny import IMAGES, KEYS, start
+from uncollapse.cli import main
 from uncollapse.training import checkpoints
 from uncollapse.training.run_folder import RunFolder
 
@@ -59,7 +60,7 @@ PARTS = ("model.safetensors", "optimizer.pt", "manifest.json")
 def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, there, undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start(run, signalled=("SIGKILL", moment, call), steps=STEPS)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL, said
     assert tuple(part for part in PARTS if (run / "checkpoints" / "checkpoint-9" / part).exists()) == there
     assert not (run / "model").exists()
@@ -73,7 +74,7 @@ def test_after_kill_9_the_run_goes_on_to_the_same_bits(moment, call, there, undi
 def test_sigterm_finishes_the_step_saves_and_the_run_goes_on(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start(run, signalled=("SIGTERM", "in a step", 5), steps=STEPS)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert "stopped by SIGTERM after step 5" in said
     assert "go on with --resume" in said
@@ -151,7 +152,7 @@ def test_a_full_disk_gets_a_sentence_and_leaves_the_earlier_checkpoints(tmp_path
     assert first.status == "finished"
     largest = max(file.stat().st_size for file in (run / "checkpoints" / "checkpoint-3").iterdir())
     process = start(run, "--resume", largest_file=largest - 1, steps=9, schedule="constant")
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 2, said
     assert "the checkpoint of step 6 could not be written" in said
     assert "earlier checkpoints are intact: make room and run again with --resume" in said
@@ -272,6 +273,21 @@ def test_a_finished_run_that_was_damaged_is_named_and_restored(undisturbed, tmp_
     shutil.rmtree(run / "model")
     with pytest.raises(ValueError, match="no checkpoint is left to restore it from; train it again with --force"):
         uc.train("quickstart", run, **keys)
+
+
+def test_a_damaged_model_of_a_run_is_not_used(undisturbed, tmp_path, capsys):
+    run = shutil.copytree(undisturbed, tmp_path / "run")
+    weights = run / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # the last weight becomes another number
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model is damaged: the content of model.safetensors has changed; write it"):
+        uc.from_pretrained(run / "model")
+    assert main(["diagnose", str(run)]) == 2
+    assert main(["train", "quickstart", f"--out={tmp_path / 'new'}", f"--model={run}"]) == 2
+    assert capsys.readouterr().err.count("model is damaged: the content of model.safetensors has changed") == 2
+    (run / "model" / "manifest.json").unlink()
+    assert uc.from_pretrained(run / "model")
 
 
 def test_images_with_augmentation_and_drop_path_go_on_to_the_same_bits(tmp_path):

@@ -25,7 +25,7 @@ def values(folder, name):
 def test_two_processes_have_the_losses_of_one(parallel, alone, tmp_path):
     run = tmp_path / "run"
     process = torchrun(run, steps=STEPS, parallel=parallel, **PLAIN)
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-3000:]
     assert RunFolder(run).status()["sharded"] == (parallel == "fsdp")
     for name in ("loss", "eval_loss", "locater/penalty"):
@@ -40,7 +40,7 @@ def test_two_processes_have_the_losses_of_one(parallel, alone, tmp_path):
 def test_accelerate_launch_does_the_same(alone, tmp_path):
     run = tmp_path / "run"
     process = accelerate_launch(run, steps=STEPS, **PLAIN)
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-3000:]
     assert RunFolder(run).status()["processes"] == 2
     assert values(run, "loss") == pytest.approx(values(alone.folder, "loss"), abs=1e-5)
@@ -51,7 +51,7 @@ def test_after_a_worker_is_killed_torchrun_restarts_and_the_run_goes_on(parallel
     run = tmp_path / "run"
     killed = ("SIGKILL", "in a step", 8)
     process = torchrun(run, "--resume", restarts=1, signalled=killed, steps=16, parallel=parallel, **PLAIN)
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-3000:]
     assert "going on from step 6" in said
     steps = [line["step"] for line in RunFolder(run).metrics() if "loss" in line]

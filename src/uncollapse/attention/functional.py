@@ -142,8 +142,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
                 f"q, k and v must share dtype and device, got {q.dtype} on {q.device} for q "
                 f"and {tensor.dtype} on {tensor.device} for {name}."
             )
-    if q.shape[-1] < 1:
-        raise ValueError(f"the head size must be at least 1, got {q.shape[-1]}.")
+    if q.shape[-1] < 1 or v.shape[-1] < 1:
+        raise ValueError(f"head sizes must be at least 1, got {q.shape[-1]} of q and {v.shape[-1]} of v.")
     if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
         raise ValueError(f"k must have the batch and head size of q, got q {_shape(q)} and k {_shape(k)}.")
     if v.shape[:-1] != k.shape[:-1]:

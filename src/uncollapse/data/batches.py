@@ -151,11 +151,11 @@ def _check_input(model: PreTrainedModel, name: str, source: str) -> None:
 
 
 def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
-    from transformers import AutoTokenizer
+    from .tokenizers import read_tokenizer
 
     where = name or model.name_or_path
     try:
-        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+        return read_tokenizer(where)
     except Exception:  # the hub, the parsers and the optional packages raise many kinds
         raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.") from None
 

@@ -90,12 +90,12 @@ def sample_for(model: PreTrainedModel) -> tuple[list[dict[str, Tensor]], str]:
 
 def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
     """The embedded text with the model's own tokenizer, or byte by byte if it has none."""
-    from transformers import AutoTokenizer
+    from .tokenizers import read_tokenizer
 
     vocabulary = model.config.vocab_size
     if model.name_or_path:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
+            tokenizer = read_tokenizer(model.name_or_path)
             ids = torch.tensor(tokenizer(embedded_text()[:60_000], add_special_tokens=False)["input_ids"])
             if len(ids) > LENGTH and int(ids.max()) < vocabulary:
                 return ids, "its own tokenizer"

@@ -71,13 +71,20 @@ def _stored(name: str) -> PreTrainedTokenizerBase:
 
 def _pretrained(kind: Any, where: str, name: str) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(where, trust_remote_code=False)
+        return read_tokenizer(where, kind)
     except Exception as error:  # the hub, the parsers and the optional packages raise many kinds
         also = " (its stored file needs the packages sentencepiece and protobuf)" if name == "llama" else ""
         raise ValueError(
             f"the tokenizer {name} was not found as a folder, in ${DATA_VARIABLE}/tokenizers{also} or on the hub "
             f"({type(error).__name__}); give the path of a folder with a tokenizer, or take bpe or word."
         ) from None
+
+
+def read_tokenizer(where: str, kind: Any = AutoTokenizer) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or of the hub; raises if there is none, code of its own is not run."""
+    tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(where, trust_remote_code=False)
+    if len(tokenizer) < len(tokenizer.all_special_tokens) + 2:  # what transformers makes of a model without a tokenizer
+        raise FileNotFoundError(f"the tokenizer of {where} has no words.")
     return tokenizer
 
 

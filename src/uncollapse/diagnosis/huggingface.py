@@ -47,11 +47,20 @@ class _View:
         self.real = mask.bool() if mask is not None and mask.dim() == 2 else None
         self.layer = 0
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the pass is one that another thread had under way when the diagnosis began."""
+        return _ACTIVE.get() is not self
+
     def enter_block(self, *_: Any) -> None:
+        if self.is_elsewhere:
+            return
         self.layer += 1  # calls are counted, so that a block that runs twelve times is twelve layers
         self.in_block, self.attended = True, False
 
     def leave_block(self, _block: nn.Module, _args: Any, output: Any) -> None:
+        if self.is_elsewhere:
+            return
         self.in_block = False
         tokens = output[0] if isinstance(output, tuple) else output
         if isinstance(tokens, Tensor) and tokens.dim() == 3:

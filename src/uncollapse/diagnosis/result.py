@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from uncollapse import files
+from uncollapse.data.arrays import read_arrays
 from uncollapse.extras import MissingExtraError, require
 
 from .summary import summary
@@ -159,10 +158,9 @@ def _read_arrays(folder: Path, version: object) -> tuple[Path, dict[str, np.ndar
 
 def _read_npz(file: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(_damaged(file, str(error))) from None
+        return read_arrays(file)
+    except ValueError as error:
+        raise ValueError(_damaged(file, str(error.__cause__))) from None
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:

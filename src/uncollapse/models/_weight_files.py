@@ -11,13 +11,14 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from uncollapse.files import json_object
+from uncollapse.files import MANIFEST, changed_file, json_object, read_manifest
 
 WHOLE_NUMBERS = ("I", "U")  # the first letter of safetensors' dtypes that are no floating point
 
 
 def check_files(folder: Path, config: PreTrainedConfig, kind: Any, trust_remote_code: bool) -> None:
     """Raise if the files cannot hold the weights of this config: transformers would first make room for random ones."""
+    _check_seal(folder)
     for index in folder.glob("*.index.json"):
         _check_index(index)
     files = [file for suffix in ("safetensors", "bin") for file in folder.glob(f"*.{suffix}") if file.is_file()]
@@ -41,6 +42,21 @@ def check_files(folder: Path, config: PreTrainedConfig, kind: Any, trust_remote_
     for file in files:
         if file.suffix == ".safetensors":
             _check_dtypes(file, parameters)
+
+
+def _check_seal(folder: Path) -> None:
+    """Raise if the model of a run is not what the run wrote."""
+    try:
+        entries = read_manifest(folder)["files"]
+    except ValueError:  # there is none
+        return
+    ours = all({"size", "sha256"} <= entry.keys() for entry in entries.values())  # others use the name, too
+    reason = changed_file(folder, entries) if ours else None
+    if reason is not None:
+        raise ValueError(
+            f"{folder} is damaged: {reason}; write it again with train --resume, or remove its {MANIFEST} if it was "
+            "changed on purpose."
+        )
 
 
 def _is_quantised(config: PreTrainedConfig, folder: Path) -> bool:

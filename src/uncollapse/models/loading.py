@@ -121,9 +121,13 @@ def _with_weights(path: str | os.PathLike[str], kind: Any, new_head: bool, **kwa
     head = [key for key in missing if not _in_base_model(model, key)]
     if missing and not (new_head and missing == head):
         raise ValueError(f"{_are(missing)} missing from {name}: {_few(missing)}; {REMEDY}")
-    unexpected = sorted(key for key in found["unexpected_keys"] if _in_base_model(model, key))
-    if unexpected:
+    unexpected = sorted(key for key in found["unexpected_keys"] if not _is_pooler(model, key))
+    if any(_in_base_model(model, key) for key in unexpected):
         raise ValueError(f"{_are(unexpected)} not expected in {name}: {_few(unexpected)}; {REMEDY}")
+    if unexpected:
+        warnings.warn(
+            f"{_are(unexpected)} not used of {name}: {_few(unexpected)}; its head has no such weights.", stacklevel=4
+        )
     if head:
         warnings.warn(f"{_are(head)} not in {name}: {_few(head)}; its head is new.", stacklevel=4)
     return cast(PreTrainedModel, model)

@@ -170,7 +170,11 @@ class Recipe:
             near = difflib.get_close_matches(str(name), names(), n=1)
             hint = f"did you mean {near[0]}?" if near else f"the recipes are {', '.join(names())}."
             raise ValueError(f"there is no recipe {str(name)!r}, and no such file; {hint}")
-        return cls(**_converted({"name": path.stem, **read_keys(path)}, str(path)))
+        try:
+            return cls(**_converted({"name": path.stem, **read_keys(path)}, str(path)))
+        except ValueError as error:
+            named = str(path) in str(error)
+            raise ValueError(f"{error}" if named else f"in {path}: {error}") from None
 
     def changed(self, **keys: Any) -> Recipe:
         """A copy with the given keys changed; setting `steps` clears `epochs`, and the other way round."""

@@ -27,7 +27,8 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
         return False
     reason = folder.damage()
     if reason is None:
-        return bool(status.get("step", 0) >= (recipe.steps or 0))
+        step = status.get("step")
+        return isinstance(step, int) and step >= (recipe.steps or 0)
     good, _ = checkpoints.last_good(folder.checkpoints)
     if good is None:
         raise ValueError(f"{reason}, and no checkpoint is left to restore it from; train it again with --force.")

@@ -94,7 +94,10 @@ class RunFolder:
                     "or choose another --out."
                 )
         elif not all(self._is_of_a_start(path) for path in self.path.iterdir()):
-            raise ValueError(f"{self.path} holds files that are not of a run; choose another --out.")
+            raise ValueError(
+                f"{self.path} holds files that are not of a run: there is no {self.recipe_file}; bring it back, "
+                "or choose another --out."
+            )
 
     def _is_of_a_start(self, path: Path) -> bool:
         """Whether a run that was killed before it had written its recipe may have left this."""
@@ -192,7 +195,8 @@ class RunFolder:
         missing = sum(as_line(entry, sort_keys=True) not in there for entry in history)
         files.write(self.metrics_file, "".join(as_line(entry) for entry in (history if missing else kept)))
         for folder in self.diagnosis.glob("step-*"):
-            if int(folder.name.removeprefix("step-")) > step:
+            number = folder.name.removeprefix("step-")
+            if number.isdecimal() and int(number) > step:  # others are the user's
                 shutil.rmtree(folder)
         return missing
 
