@@ -266,9 +266,9 @@ def localises(run: AuditRun, means: tuple[float, ...] = MEANS) -> Evidence:
     "localization-rho-uniform",
     "Section 3, uniform softmax",
     "If rho takes similar values at all tokens, most of the tokens contribute to self-attention almost equally.",
-    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, where the paper calls rho "
-    "uniform, each query attends to a few tokens, and on the mean over walks the first and last tokens get ten times "
-    "the attention of the middle: the entry that is tested against 0 and 1 is a score, not a weight.",
+    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, where the paper calls "
+    "rho uniform, each query attends to a few tokens, and on the mean over walks the first and last tokens get about "
+    "ten times the attention of the middle: the entry that is tested against 0 and 1 is a score, not a weight.",
     survives=False,
     consequence="Uniform propagation is not uniform attention. Look at the entropy of attention itself.",
     root="localization-rho-not-attention",
