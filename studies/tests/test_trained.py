@@ -41,11 +41,12 @@ def made(id, *arguments, **keywords):
 
 def test_what_counts_is_ruled_out_or_undecided():
     """A null result needs an interval that is narrow enough; one seed has none."""
-    base = summarise([50.0, 50.1, 50.2])
+    base = summarise([50.0, 50.01, 50.02])
     for values, expected in (
         ([60.0, 60.1, 60.2], TREND),
         ([40.0, 40.1, 40.2], OPPOSITE),
-        ([50.0, 50.1, 50.3], NOT_SEEN),
+        ([50.0, 50.01, 50.03], NOT_SEEN),
+        ([50.0, 50.1, 50.3], UNDECIDED),
         ([40.0, 50.0, 62.0], UNDECIDED),
         ([60.0], UNDECIDED),
     ):

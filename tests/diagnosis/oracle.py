@@ -143,7 +143,19 @@ def head_rows(seen, query=-1):
     return [_head(seen, head, query) for head in range(seen.scores[0].shape[0])]
 
 
+def mixing(scores, real):
+    """The smaller of ||P - 1 mean||_F and the root of the largest column sum, P from real tokens to real tokens.
+
+    NaN where there are not as many keys as queries, or a token sees no key.
+    """
+    if scores.shape[0] != scores.shape[1] or not (scores[real] > HIDDEN).any(axis=1).all():
+        return math.nan
+    weights = np.stack([softmax(row) for row in scores[real][:, real]])
+    return math.sqrt(min(((weights - weights.mean(axis=0)) ** 2).sum(), weights.sum(axis=0).max()))
+
+
 def _head(seen, head, query):
+    mixed = [mixing(s[head], r) for s, r in zip(seen.scores, seen.real, strict=True) if r.sum() > 1]
     entropies, relative, without, sinks, logits, strongest = [], [], [], [], [], []
     propagated, positions = np.zeros(BINS), np.zeros(BINS)
     for scores, real in zip(seen.scores, seen.real, strict=True):
@@ -178,6 +190,7 @@ def _head(seen, head, query):
         "entropy_no_first": np.mean(without),
         "sink": np.mean(sinks),
         "sink_strongest": np.mean(strongest),
+        "mixing_bound": np.nan if np.isnan(mixed).all() else np.nanmean(mixed),
         "logit_max": np.max(logits),
         "logit_std": np.std(logits),
         "propagation_mean": propagated.sum() / positions.sum(),

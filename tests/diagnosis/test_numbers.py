@@ -6,7 +6,7 @@ import torch
 
 import uncollapse as uc
 from tests.diagnosis import oracle
-from tests.diagnosis.compared import check, check_heads
+from tests.diagnosis.compared import check, check_heads, same_table
 from tests.models.builders import BUILDERS, CAUSAL, ENCODERS, VISION, batch, build
 from tests.models.plain import PLAIN
 
@@ -115,7 +115,7 @@ def test_one_batch_of_eight_and_eight_of_one_give_the_same(name, dtype):
         ours, theirs = getattr(one, table), getattr(eight, table)
         if dtype == torch.float32 and table == "layers":  # rounding may move a pair across an edge of its bin
             ours, theirs = ours.drop(columns="cosine_mode"), theirs.drop(columns="cosine_mode")
-        np.testing.assert_allclose(ours, theirs, **close)
+        same_table(ours, theirs, **close)
 
 
 def test_padding_to_a_longer_length_changes_nothing():
@@ -124,8 +124,8 @@ def test_padding_to_a_longer_length_changes_nothing():
     zeros = torch.zeros(2, 5, dtype=torch.long)
     long = {"input_ids": torch.cat([short, zeros], 1), "attention_mask": torch.cat([mask, zeros], 1)}
     one, other = uc.diagnose(model, {"input_ids": short}), uc.diagnose(model, long)
-    np.testing.assert_allclose(one.layers, other.layers, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(one.heads, other.heads, rtol=1e-5, atol=1e-6)
+    same_table(one.layers, other.layers, rtol=1e-5, atol=1e-6)
+    same_table(one.heads, other.heads, rtol=1e-5, atol=1e-6)
 
 
 def test_long_sequences_are_measured_in_tiles_without_a_seam():

@@ -6,7 +6,7 @@ import torch
 
 import uncollapse as uc
 from tests.diagnosis import oracle
-from tests.diagnosis.compared import check
+from tests.diagnosis.compared import MIXING, check
 
 
 def drawn(*shape, seed=0):
@@ -81,7 +81,8 @@ def compare_heads(report, seen):
         )
         wanted.pop("position")
         for name, value in wanted.items():
-            assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-5, nan_ok=True), (row["head"], name)
+            close = MIXING if name == "mixing_bound" else {"rel": 1e-5, "abs": 1e-5}
+            assert row[name] == pytest.approx(value, **close, nan_ok=True), (row["head"], name)
 
 
 def test_grouped_keys_serve_consecutive_heads():
@@ -142,3 +143,28 @@ def test_arguments_that_cannot_go_together_are_refused():
             observer.tokens(1, q)
         with pytest.raises(RuntimeError, match="available after the `with` block"):
             _ = observer.diagnosis
+
+
+@pytest.mark.parametrize("size", [0.0, 0.3, 3.0, 30.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_head_leaves_more_than_its_bound(size, causal):
+    """What sets tokens apart after attention, over what did before, with padding on the left."""
+    q, k, v = size * drawn(3, 2, 9, 4), drawn(3, 2, 9, 4, seed=1), drawn(3, 2, 9, 5, seed=2).double()
+    real = torch.arange(9) >= torch.tensor([[0], [2], [5]])
+    mask = real[:, None, None, :] & (torch.ones(9, 9).tril().bool() if causal else torch.ones(9, 9).bool())
+    bounds = []
+    for index in range(3):  # a bound holds for each sequence, a report has their mean
+        with uc.Observer() as observer:
+            rows = slice(index, index + 1)
+            observer.attention(1, q[rows], k[rows], attn_mask=mask[rows], real=real[rows])
+        bounds.append(observer.diagnosis.heads["mixing_bound"].to_numpy())
+        own = real[index]
+        scores = (q[index].double() @ k[index].double().mT / 2.0).masked_fill(~mask[index], -torch.inf)
+        before = v[index][:, own]
+        after = scores.softmax(dim=-1)[:, own][..., own] @ before
+        left, right = (uc.metrics.residual(x).flatten(1).norm(dim=1).numpy() for x in (after, before))
+        assert (left <= bounds[-1] * right).all()
+    with uc.Observer() as observer:
+        observer.attention(1, q, k, attn_mask=mask, real=real)
+    np.testing.assert_allclose(observer.diagnosis.heads["mixing_bound"], np.mean(bounds, axis=0), atol=1e-3)
+    assert observer.diagnosis.layers["mixing_bound"].item() == observer.diagnosis.heads["mixing_bound"].max()

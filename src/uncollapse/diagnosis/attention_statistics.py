@@ -11,6 +11,7 @@ from torch import Tensor
 from uncollapse.metrics import localisation, position_bins, propagates, row_statistics
 from uncollapse.metrics.entropy import HIDDEN
 
+from .mixing_sums import MixingSums
 from .scores import ScoreSource
 
 TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache between the passes over it
@@ -87,6 +88,7 @@ class AttentionStatistics:
         self.entropy_min = torch.full((heads,), math.inf)
         self.entropy_counts = torch.zeros(heads, ENTROPY_BINS, dtype=torch.int64)
         self.strongest = torch.zeros(2, heads, dtype=torch.float64)  # largest mean weight of a key; sequences
+        self.mixing = torch.zeros(2, heads, dtype=torch.float64)  # bounds of sequences, summed; sequences
         self.logit_max = torch.full((heads,), -math.inf)
         self.logit_count = torch.zeros(heads, dtype=torch.float64)
         self.logit_sums = torch.zeros(2, heads, dtype=torch.float64)  # of scores, of their squares
@@ -100,15 +102,25 @@ class AttentionStatistics:
         rows = max(1, TILE_ENTRIES // (batch * heads * keys))
         received = torch.zeros(batch, heads, keys)
         counted = torch.zeros(batch, heads)
+        mixing = MixingSums(source.shape, masking.real)
         for start in range(0, queries, rows):
             stop = min(start + rows, queries)
-            self._add_tile(source, masking, start, stop, received, counted)
+            self._add_tile(source, masking, start, stop, received, counted, mixing)
         strongest = received.amax(dim=-1) / counted.clamp(min=1)  # 0 where no row counted
         self.strongest += torch.stack([strongest.double().sum(dim=0), (counted > 0).double().sum(dim=0)])
+        bounds = mixing.bounds().double()
+        self.mixing += torch.stack([bounds.nansum(dim=0), (~bounds.isnan()).double().sum(dim=0)])
         self._add_propagation(source, masking)
 
     def _add_tile(
-        self, source: ScoreSource, masking: Masking, start: int, stop: int, received: Tensor, counted: Tensor
+        self,
+        source: ScoreSource,
+        masking: Masking,
+        start: int,
+        stop: int,
+        received: Tensor,
+        counted: Tensor,
+        mixing: MixingSums,
     ) -> None:
         keys = stop if masking.is_causal else source.shape[3]
         scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
@@ -116,16 +128,17 @@ class AttentionStatistics:
             scores += rows_of(masking.bias, start, stop, keys)
         shape, device = scores.shape[:-1], scores.device
         count = masking.visible_keys(start, stop, keys, device).expand(shape)
-        valid = count >= 2
+        usable = count >= 1
         if masking.real is not None:
-            valid = valid & masking.real[:, None, start:stop].to(device)
+            usable = usable & masking.real[:, None, start:stop].to(device)
         masking.hide(scores, start, 0.0)
         sums, squares = scores.sum(dim=-1), torch.linalg.vector_norm(scores, dim=-1).square()
         finite = sums.isfinite() & squares.isfinite()
         if not finite.all():
-            self.broken = self.broken or bool((valid & ~finite).any())
-            valid = valid & finite
+            self.broken = self.broken or bool((usable & (count >= 2) & ~finite).any())
+            usable = usable & finite
             scores.masked_fill_(~finite.unsqueeze(-1), 0.0)
+        valid = usable & (count >= 2)
         masking.hide(scores, start, HIDDEN)
         first = masking.first_visible(start, stop, keys, device).expand(shape)
         row = row_statistics(scores, first)
@@ -141,9 +154,11 @@ class AttentionStatistics:
         self.entropy_min = torch.minimum(self.entropy_min, row.entropy.where(valid, math.inf).amin(dim=(0, 2)).cpu())
         self.logit_max = torch.maximum(self.logit_max, row.largest_score.where(valid, -math.inf).amax(dim=(0, 2)).cpu())
         self._count_entropies(row.entropy, valid)
-        share = (1.0 / row.normaliser).where(valid, 0.0).unsqueeze(-2)  # (B, H, 1, rows)
-        received[..., :keys] += (share @ row.exponentials).squeeze(-2).cpu()
+        shares = torch.stack([(1.0 / row.normaliser).where(of, 0.0) for of in (valid, usable)], dim=-2)
+        columns = shares @ row.exponentials  # (B, H, 2, keys)
+        received[..., :keys] += columns[..., 0, :].cpu()
         counted += valid.sum(dim=-1).float().cpu()
+        mixing.add(row, columns[..., 1, :], usable, start)
 
     def _count_entropies(self, entropies: Tensor, valid: Tensor) -> None:
         heads = entropies.shape[1]
@@ -205,6 +220,7 @@ class AttentionStatistics:
             "entropy_no_first": means[2],
             "sink": means[3],
             "sink_strongest": self.strongest[0] / self.strongest[1],
+            "mixing_bound": self.mixing[0] / self.mixing[1],
             "logit_max": self.logit_max.double().where(seen, math.nan),
             "logit_std": (mean_square - mean_logit.square()).clamp(min=0.0).sqrt(),
             "propagation_mean": self.propagated.sum(-1) / self.positions.sum(-1),

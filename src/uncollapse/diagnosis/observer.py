@@ -147,6 +147,7 @@ class Observer:
                 "entropy_min": by_layer["entropy_min"].min(),
                 "entropy_normalised": by_layer["entropy_normalised"].mean(),
                 "sink": by_layer["sink"].mean(),
+                "mixing_bound": by_layer["mixing_bound"].max(),
                 "logit_max": by_layer["logit_max"].max(),
             }
         ).reset_index()

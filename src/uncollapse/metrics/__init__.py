@@ -2,6 +2,7 @@
 
 from .entropy import RowStatistics, entropy, row_statistics
 from .histogram import Histogram
+from .mixing import mixing_bound
 from .propagation import localisation, position_bins, propagates, softmax_tangent
 from .rank import (
     effective_rank,
@@ -27,6 +28,7 @@ __all__ = [
     "effective_rank",
     "entropy",
     "localisation",
+    "mixing_bound",
     "norm_1",
     "norm_1_inf",
     "norm_inf",

@@ -1,5 +1,6 @@
 """The papers' own words: each quotation is found in the text that it was read in."""
 
+import os
 import re
 import unicodedata
 from functools import cache
@@ -10,7 +11,7 @@ import pytest
 from uncollapse_studies.audit.registry import claims
 from uncollapse_studies.charts.quotation import readable_quote
 
-SEEDS = Path(__file__).resolve().parents[4] / "shared/seeds"
+SEEDS = Path(os.environ.get("UNCOLLAPSE_DATA", "no-such-folder")).parent / "seeds"  # the papers' texts, beside the data
 CLAIMS = claims()
 QUOTED = [id for id, claim in CLAIMS.items() if claim.quote]
 MARKS = re.compile(
@@ -29,7 +30,7 @@ def seed_text(name: str) -> str:
     return normal((SEEDS / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.skipif(not SEEDS.is_dir(), reason="the texts of the papers are not part of the repository")
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="there are no texts of the papers in ../seeds of $UNCOLLAPSE_DATA")
 @pytest.mark.parametrize("id", QUOTED)
 def test_a_quotation_is_in_the_text(id):
     claim, position = CLAIMS[id], 0

@@ -22,7 +22,8 @@ PAPERS = {
         "authors": "Masumura and Taki",
         "title": "On the Role of Hidden States of Modern Hopfield Network in Transformer",
         "venue": "NeurIPS 2025",
-        "read": "its appendix and its abstract page; of the main text only the result tables and a summary of Eq. 17",
+        "read": "its appendix and its abstract page, quoted from a text in which exponents and fractions are flattened"
+        "; of the main text only the result tables and a summary of Eq. 17",
     },
     "localization": {
         "authors": "Bao, Hataya and Karakida",

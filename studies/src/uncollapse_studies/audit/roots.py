@@ -48,7 +48,9 @@ _HOPFIELD = (
         "The exponent of the linear coefficient in Theorem D.3, where it is below 1",
     ),
     Root(
-        "hopfield-alpha-hidden-decay", "conclusion", "Hidden states without the skip slow the decay and do not stop it"
+        "hopfield-alpha-hidden-decay",
+        "conclusion",
+        "The visible skip keeps tokens apart: hidden states alone slow the decay and do not stop it",
     ),
     Root("hopfield-scaled-twice", "misprint", "A stands for scaled and for unscaled scores: one 1/sqrt(d_k) too many"),
     Root("hopfield-d3-factor", "misprint", "4H in Theorem D.3 where its proof has 8H"),

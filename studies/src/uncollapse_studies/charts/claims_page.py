@@ -210,7 +210,10 @@ def _card(row: Row, chart: Chart | None, link: Callable[[Mapping[str, Any]], str
 
 def changes(row: Row) -> str:
     """The mutation of a claim and its perturbation, or why there is none."""
-    turned = f"With {row['changed']['says']} the verdict is: {row['changed']['verdict']}."
+    says = row["changed"]["says"]
+    own = says.startswith(("with ", "without ", "if "))
+    turned = f"{says[:1].upper()}{says[1:]}" if own else f"With {says}"
+    turned += f" the verdict is: {row['changed']['verdict']}."
     perturbed = row["perturbed"]
     if isinstance(perturbed, str):
         return f"{turned} No change by 20 %: {perturbed[:1].lower()}{perturbed[1:]}" if perturbed else turned

@@ -21,8 +21,11 @@ def readable_quote(text: str) -> str:
 
     >>> readable_quote(r"v^i = \\left( \\frac{2i^2}{T^2} + \\frac{7}{12} \\right) \\text{tr}(\\mathbf{W}^2)/\\lambda^2")
     'v^i = (2i^2/T^2 + 7/12) tr(W^2)/λ^2'
+    >>> readable_quote("(T^2i - 2Ti^2)")
+    '(T^2 i - 2Ti^2)'
     """
     text = re.sub(r"\\begin\{cases\}", "⦃", text.replace(" ... ", " […] "))
+    text = re.sub(r"([_^]\w)(?=\w)", r"\1 ", text)  # without braces an exponent is one sign: T^2i is T^2 times i
     text = re.sub(r"\\(?:begin|end)\{\w+\}", "", text)
     text = re.sub(r"\\\\", "; ", text).replace("$", "").replace("&", "").replace("*", "")
     text = re.sub(r"\\([|{}, ])", lambda found: _SIGNS[found[1]], text)

@@ -18,6 +18,8 @@ from uncollapse.theory import (
     entropy_lower_bound,
     entropy_minimiser,
     generator,
+    qk_matrix,
+    random_walks,
     scores_norm_bound,
     simulate,
 )
@@ -110,9 +112,9 @@ def eq_9(run: AuditRun, bound: Bound = _printed) -> Evidence:
 @claim(
     "localization-eq9-unimodal",
     "Section 5, after Eq. 9, and Figure 4",
-    "The lower bound is unimodal in nu: it has a peak, near which attention entropy may be kept.",
-    corrected="It falls all the way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)). The "
-    "peak is an artefact of e^(-nu/2).",
+    "The lower bound of Zhai et al. is unimodal in nu: it has a peak, near which attention entropy may be kept.",
+    corrected="Eq. 9 as printed has a peak, an artefact of e^(-nu/2); the theorem's bound has none. It falls all the "
+    "way from log T to 0: its derivative is -D s (1 - s) with D = nu sqrt(T/(T-1)).",
     survives=False,
     consequence="No entropy reason remains to keep ||W_QK||_2 away from zero; the peak and the hump of Figure 4 go.",
     root="localization-eq9",
@@ -121,7 +123,7 @@ def eq_9(run: AuditRun, bound: Bound = _printed) -> Evidence:
     mutation=becomes("holds", "the printed form", bound=_printed),
 )
 def unimodal(run: AuditRun, bound: Bound = _exact) -> Evidence:
-    """Whether the theorem's bound rises anywhere.
+    """The theorem's own bound, which Eq. 9 is said to be: whether it rises anywhere.
 
     Holds if the largest value lies at nu > 0.1 for every T.
     """
@@ -264,9 +266,9 @@ def localises(run: AuditRun, means: tuple[float, ...] = MEANS) -> Evidence:
     "localization-rho-uniform",
     "Section 3, uniform softmax",
     "If rho takes similar values at all tokens, most of the tokens contribute to self-attention almost equally.",
-    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, rho is nearly the same "
-    "everywhere "
-    "while attention is far from uniform: the entry that is tested against 0 and 1 is a score, not a weight.",
+    corrected="Where the scores are small. With a zero mean and scale 0.3 of the eigenvalues, where the paper calls "
+    "rho uniform, each query attends to a few tokens, and on the mean over walks the first and last tokens get about "
+    "ten times the attention of the middle: the entry that is tested against 0 and 1 is a score, not a weight.",
     survives=False,
     consequence="Uniform propagation is not uniform attention. Look at the entropy of attention itself.",
     root="localization-rho-not-attention",
@@ -277,21 +279,34 @@ def localises(run: AuditRun, means: tuple[float, ...] = MEANS) -> Evidence:
     monte_carlo=True,
 )
 def uniform_rho(run: AuditRun, scale: float = 0.3) -> Evidence:
-    """Figure 5's simulation with eigenvalues of mean 0: index of localisation of rho, entropy of the last query.
+    """Figure 5's simulation with eigenvalues of mean 0: rho, and the attention of the last query.
 
-    Holds if, with an index below 0.1 (similar values), the entropy is above nine tenths of log T (less five standard
-    errors).
+    Holds if, with an index of localisation of rho below 0.1 (similar values), attention is almost equal in either
+    sense: the mean entropy is above nine tenths of log T (less five standard errors), or the position with the most
+    attention on the mean over walks gets less than twice that with the least.
     """
     own = _simulated(run.size, run.seed)[0.0, scale]
     [value], error = _entropies([own])
-    top, index = math.log(len(own.rho.mean)), _index(own)
+    top, index, contrast = math.log(len(own.rho.mean)), _index(own), _attention_contrast(run, scale)
     return Evidence(
-        judge(index >= 0.1 or value > 0.9 * top - SIGNIFICANT * error),
+        judge(index >= 0.1 or value > 0.9 * top - SIGNIFICANT * error or contrast < 2.0),
         f"rho is {own.rho.mean.min():.2f} to {own.rho.mean.max():.2f} (index of localisation {index:.3f}), the entropy "
-        f"{value:.2f} of {top:.2f} nats (standard error {error:.2f}).",
-        {"index of localisation": index, "entropy": value, "log T": top},
+        f"{value:.2f} of {top:.2f} nats (standard error {error:.2f}). On the mean over walks the most attended "
+        f"position gets {contrast:.1f} times as much as the least attended one.",
+        {"index of localisation": index, "entropy": value, "log T": top, "most over least attention": contrast},
         standard_error=error,
     )
+
+
+def _attention_contrast(run: AuditRun, scale: float) -> float:
+    """The largest over the smallest attention of the last query by position, on the mean over walks and draws."""
+    width, tokens, walks, draws = (128, 40, 300, 10) if run.size == "full" else (64, 20, 200, 4)
+    random, total = generator(run.seed), torch.zeros(tokens, dtype=torch.float64)
+    for _ in range(draws):
+        matrix, walk = qk_matrix(width, 0.0, scale, random), random_walks(walks, tokens, width, random)
+        scores = (walk @ matrix @ walk[:, -1].unsqueeze(-1)).squeeze(-1) / math.sqrt(width)
+        total += scores.softmax(dim=-1).mean(dim=0)
+    return float(total.max() / total.min())
 
 
 @claim(

@@ -213,9 +213,9 @@ def _indicator(scores: Tensor) -> Tensor:
     "localization-rho-is-attention",
     "Section 3, localised softmax",
     "Where only a few tokens have a propagation probability well above zero, self-attention is dominated by a small "
-    "number of tokens, taken as: by those.",
-    corrected="It is dominated by a small number of tokens, but not by those. In the paper's own simulation the "
-    "softmax puts its mass on tokens that do not propagate: the most attended entries are clipped at 1.",
+    "number of tokens.",
+    corrected="True of the words, which do not say by which tokens; not true of those that propagate. In the paper's "
+    "own simulation the softmax puts its mass on tokens that do not: the most attended entries are clipped at 1.",
     consequence="High propagation is not high attention. Look at attention itself.",
     changes_our_mind="A simulation under Assumption 1 in which the tokens with a high rho also get the attention.",
     no_perturbation="It states an order and no size; the share found is far from one half.",
@@ -225,7 +225,7 @@ def _indicator(scores: Tensor) -> Tensor:
 def is_attention(run: AuditRun, weights: Callable[[Tensor], Tensor] = _softmax) -> Evidence:
     """Eigenvalues N(0.3, 0.1^2), d = 128, T = 40: attention mass of the last query on tokens with rho above 1/2.
 
-    Holds if they get more than half of it, by five standard errors; under a condition if as many other tokens do.
+    Holds if these tokens get more than half of it, by five standard errors; under a condition if as many others do.
     """
     width, tokens, walks = 128, 40, run.pick(2000, 200)
     random = generator(run.seed)

@@ -83,10 +83,7 @@ QUOTES = {
         r"Similarly, by expanding the second and third terms of $\nabla_{\mathbf{W}_{\text{QK}}} J$, we get the "
         "following terms, respectively:"
     ),
-    "localization-eq4-dominates": (
-        "When T is sufficiently large, we can drop asymptotically negligible terms with respect to T as detailed in "
-        "Appendix B, and the QK-gradient (3) is simplified as follows:"
-    ),
+    "localization-eq4-dominates": _ORDERS,
     "localization-summands": (
         r"Now, in the gradient term (4), the summands with $\tilde{\gamma}_i^i$ are asymptotically dominant over "
         r"those with $\tilde{\gamma}_\alpha^i$ (with $\alpha \neq i$) because $\tilde{\gamma}_i^i = T^{-1}$ and "
