@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-Engine = Literal["cpp", "torch"]  # what runs the arithmetic of a layer
+Engine = Literal["cpp", "triton", "torch"]  # what runs the arithmetic of a layer
 
 
 class HiddenState(ABC):
@@ -42,7 +42,7 @@ class HiddenState(ABC):
 
     @property
     def engine(self) -> Engine:
-        """What ran layer n: "cpp" for the compiled tiles, "torch" for torch operations."""
+        """What ran layer n: "cpp" or "triton" for compiled tiles, "torch" for torch operations."""
         return self._engine
 
     @abstractmethod
