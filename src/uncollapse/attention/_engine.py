@@ -1,15 +1,25 @@
-"""Which engine runs the tiles of `carried` and `stacked`."""
+"""Which engine runs the tiles of a backend. A new engine is a row of `ENGINES` and a branch in the `_*_tiles.py` files.
+
+An engine names itself in the settings of a layer (`settings.engine`), travels through the custom operators as a string,
+and shows in `state.engine`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from torch import Tensor
 
 from . import _native as native
 from .state import Engine
 
+Serves = Callable[[Tensor, Tensor | None], bool]  # (q, attn_mask) -> can it run a layer on these tensors?
+
+ENGINES: tuple[tuple[Engine, Serves], ...] = (("cpp", native.serves),)  # asked in this order; torch serves the rest
+
 
 def tile_engine(q: Tensor, attn_mask: Tensor | None = None) -> Engine:
-    """The engine that runs a layer on these tensors: "cpp" where the compiled tiles support them, else "torch".
+    """The engine that runs a layer on these tensors: the first that serves them, else torch operations.
 
     The first call on a CPU tensor loads the C++ tiles, and compiles them unless a cached build exists.
 
@@ -17,4 +27,4 @@ def tile_engine(q: Tensor, attn_mask: Tensor | None = None) -> Engine:
     >>> tile_engine(torch.zeros(1, 1, 1, 1, dtype=torch.float64))
     'torch'
     """
-    return "cpp" if native.serves(q, attn_mask) else "torch"
+    return next((name for name, serves in ENGINES if serves(q, attn_mask)), "torch")

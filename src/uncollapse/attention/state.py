@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-Engine = Literal["cpp", "torch"]  # what runs the arithmetic of a layer
+Engine = Literal["cpp", "triton", "torch"]  # what runs the arithmetic of a layer
 
 
 class HiddenState(ABC):
@@ -36,13 +36,13 @@ class HiddenState(ABC):
     ) -> None:
         self.layer = layer  # n: how many layers this state has gone through
         self.shape = shape  # (B, H, Q, K)
-        self.dtype = dtype  # of the scores: float32 for bfloat16 and float16 inputs
+        self.dtype = dtype  # in which the scores are kept: at least float32, or float16 if asked for
         self.device = device
         self._engine: Engine = engine
 
     @property
     def engine(self) -> Engine:
-        """What ran layer n: "cpp" for the compiled tiles, "torch" for torch operations."""
+        """What ran layer n: "cpp" or "triton" for compiled tiles, "torch" for torch operations."""
         return self._engine
 
     @abstractmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ class BenchOptions:
     """Options of `uncollapse bench`."""
 
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
+    bars: bool = option(False, "only the figures that the backends are held to, in ten minutes; --out gets the date")
     quick: bool = option(False, "small inputs and few rounds, under a minute")
     rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
@@ -53,6 +55,8 @@ def run(settings: BenchOptions) -> int:
     if not settings.limit > 0:
         raise UserError(f"--limit must be more than 0 seconds, got {settings.limit:g}.")
     lengths = parse_lengths(settings.lengths)
+    if settings.bars:
+        settings = replace(settings, out=settings.out.with_name(f"{settings.out.name}-{date.today().isoformat()}"))
     with output_folder(settings.out, settings.force) as folder:
         from uncollapse.bench.machine import describe_machine
 
@@ -83,6 +87,7 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
 
     from uncollapse.bench import models
     from uncollapse.bench.attention import measure_attention
+    from uncollapse.bench.bars import BARS, measure_bars
     from uncollapse.bench.implementations import IMPLEMENTATIONS
     from uncollapse.bench.measurement import as_table
     from uncollapse.bench.stack_shape import LENGTHS, QUICK_LENGTHS, measured_shapes
@@ -99,7 +104,9 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
         f"{len(IMPLEMENTATIONS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32."
     )
     parts = [measure_attention(shapes, rounds, budget, settings.limit)]
-    if not settings.no_models:
+    if settings.bars:
+        parts, total = [measure_bars(rounds, budget, settings.limit)], len(BARS)
+    elif not settings.no_models:
         parts.append(models.measure_models(size, rounds, budget, compile_time=compile_time))
     cells: list[Measurement] = []
     gc.freeze()  # memory is settled before every cell, which need not look through the libraries' objects each time
@@ -128,6 +135,7 @@ def line_of(cell: Measurement) -> str:
 
 def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     """Print the tables; write JSON, CSV, page and picture."""
+    from uncollapse.bench.bars import bars_table
     from uncollapse.bench.table import attention_table, findings, left_out, model_table
     from uncollapse.report.bench_chart import bench_chart
     from uncollapse.report.page import page
@@ -136,6 +144,10 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     print(f"\ntime / SDPA's (peak memory added, MB)\n\n{wide.to_string(index=False)}\n")
     if not models.empty:
         print(f"{models.to_string(index=False)}\n")
+    bars = bars_table(cells)
+    if not bars.empty:
+        print(f"{bars.to_string(index=False, float_format='{:.2f}'.format)}\n")
+        bars.to_csv(folder / "bars.csv", index=False, float_format="%.3g")
     print("\n".join([*findings(cells), *missing]))
     record["cells"] = json.loads(cells.to_json(orient="records"))
     (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
