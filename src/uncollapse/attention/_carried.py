@@ -130,7 +130,7 @@ def carried_attention(
         )
     old = None if state is None or keep == 0.0 else state.readable()
     old_causal = is_causal if state is None else state.causal
-    engine = tile_engine(q, attn_mask)
+    engine = tile_engine(q, attn_mask, v)
     status = None
     if torch.compiler.is_compiling():
         out, hidden, _ = operators.carried_forward(

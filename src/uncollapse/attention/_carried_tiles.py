@@ -69,6 +69,10 @@ def forward(
             q=q, k=k, v=v, old=old, hidden=hidden, **settings.cpp_arguments()
         )
         return out, logsumexp
+    if settings.engine == "triton":
+        from ._gpu import launch  # needs Triton
+
+        return launch.carried_forward(q, k, v, old, hidden, settings)
     with full_precision(q):
         return _torch_forward(q, k, v, old, hidden, settings), hidden.new_zeros(q.shape[:3])
 
@@ -105,6 +109,12 @@ def backward(
             **settings.cpp_arguments(),
         )
         return dq, dk, dv
+    if settings.engine == "triton":
+        from ._gpu import launch
+
+        return launch.carried_backward(
+            grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, grad_old=grad_old, settings=settings
+        )
     with full_precision(q):
         output = StripBackward(grad_out, out, v, grad_mask, settings.softmax)
         dq, dk = _torch_backward(output, q, k, hidden, grad_hidden, grad_old, settings)

@@ -100,7 +100,7 @@ def stacked_attention(
     terms = _significant((*inherited, ScoreTerm(q, k, take * scale, _versions(q, k))), window)
     qs, ks, weights = [t.q for t in terms], [t.k for t in terms], tuple(t.weight for t in terms)
     same_shape = all(t.q.shape == q.shape and t.k.shape == k.shape for t in terms)
-    engine: Engine = tile_engine(q, attn_mask) if same_shape else "torch"  # C++ lays the terms side by side
+    engine: Engine = tile_engine(q, attn_mask, v) if same_shape else "torch"  # C++ lays the terms side by side
     new = StackedState(1 if state is None else state.layer + 1, terms, engine)
     if torch.compiler.is_compiling():
         out, _ = operators.stacked_forward(
