@@ -82,17 +82,21 @@ def test_carried_passes_opcheck(engine, with_old):
     q, k, v = tensors(3, 1, 2, 5, 4)
     old = torch.randn(50).requires_grad_() if with_old else None
     mask = torch.ones(5, 5, dtype=torch.bool).tril(2)
-    settings = {"keep": 0.5, "gain": 0.25, "old_causal": False, "is_causal": False, "dropout_p": 0.0}
-    opcheck(carried_forward, (q, k, v, old, mask, None), {**settings, "engine": engine})
-    settings = {"keep": 0.0, "gain": 0.25, "old_causal": True, "is_causal": True, "dropout_p": 0.3}
-    opcheck(carried_forward, (q, k, v, None, None, torch.tensor(7)), {**settings, "engine": engine})
+    keep, gain = torch.tensor([0.5, 0.3]).requires_grad_(), torch.full((2,), 0.25)
+    settings = {"old_causal": False, "is_causal": False, "dropout_p": 0.0, "stored": torch.float32}
+    opcheck(carried_forward, (q, k, v, old, keep, gain, mask, None), {**settings, "engine": engine})
+    settings = {"old_causal": True, "is_causal": True, "dropout_p": 0.3, "stored": torch.float16}
+    opcheck(
+        carried_forward, (q, k, v, None, keep.detach(), gain, None, torch.tensor(7)), {**settings, "engine": engine}
+    )
 
 
 @ENGINES
 def test_stacked_passes_opcheck(engine):
     q, k, v, q2, k2 = tensors(5, 1, 2, 5, 4)
-    settings = {"weights": [0.5, 0.25], "is_causal": True, "dropout_p": 0.0, "engine": engine}
-    opcheck(stacked_forward, ([q, q2], [k, k2], v, None, None), settings)
+    weights = torch.tensor([[0.5, 0.2], [0.25, 0.1]]).requires_grad_()
+    settings = {"is_causal": True, "dropout_p": 0.0, "engine": engine}
+    opcheck(stacked_forward, ([q, q2], [k, k2], v, weights, None, None), settings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -101,8 +105,9 @@ def test_a_learned_mask_passes_opcheck(dtype):
     q, k, v, q2, k2 = (t.detach().to(dtype).requires_grad_() for t in tensors(5, 1, 2, 5, 4))
     mask = torch.zeros(5, 5, dtype=dtype).requires_grad_()
     shared = {"is_causal": False, "dropout_p": 0.0, "engine": "torch"}
-    opcheck(carried_forward, (q, k, v, None, mask, None), {"keep": 0.0, "gain": 0.25, "old_causal": False, **shared})
-    opcheck(stacked_forward, ([q, q2], [k, k2], v, mask, None), {"weights": [0.5, 0.25], **shared})
+    keep, gain = torch.zeros(2, dtype=dtype), torch.full((2,), 0.25, dtype=dtype)
+    opcheck(carried_forward, (q, k, v, None, keep, gain, mask, None), {"old_causal": False, "stored": dtype, **shared})
+    opcheck(stacked_forward, ([q, q2], [k, k2], v, torch.stack([gain, gain]), mask, None), shared)
 
 
 def test_the_compiled_operators_pass_opcheck():
@@ -111,12 +116,14 @@ def test_the_compiled_operators_pass_opcheck():
     old, hidden, carried = torch.randn(3, 50)
     rows = torch.randn(1, 2, 5)
     softmax = {"attn_mask": None, "is_causal": False, "dropout_p": 0.0, "seed": 0, "tile": 64}
-    settings = {"keep": 0.5, "gain": 0.25, "old_causal": False, **softmax}
+    settings = {"keep": [0.5], "gain": [0.25], "old_causal": False, **softmax}
     fakes_and_schema = ("test_schema", "test_faketensor")
     opcheck(ops.carried_forward.default, (q, k, v, old, hidden), settings, test_utils=fakes_and_schema)
-    arguments = (out, carried, q, k, v, out, hidden, rows, old)
-    opcheck(ops.carried_backward.default, arguments, settings, test_utils=fakes_and_schema)
-    settings = {"weights": [0.5, 0.5], **softmax}
+    arguments = (out, carried, q, k, v, out, hidden, rows, old, None)
+    for reverse in (False, True):
+        more = {**settings, "reverse": reverse}
+        opcheck(ops.carried_backward.default, arguments, more, test_utils=fakes_and_schema)
+    settings = {"weights": [0.5, 0.5, 0.3, 0.3], **softmax}
     opcheck(ops.stacked_forward.default, ([q, out], [k, v], v), settings, test_utils=fakes_and_schema)
     arguments = (out, [q, out], [k, v], v, out, rows)
     opcheck(ops.stacked_backward.default, arguments, settings, test_utils=fakes_and_schema)

@@ -70,6 +70,10 @@ def test_layers_are_counted_from_one():
         ScoreRule.hopfield().coefficients(0)
 
 
-def test_a_learned_gate_is_refused():
-    with pytest.raises(ValueError, match="gate must be a number, got Parameter; learned values are not supported"):
-        ScoreRule.revit(torch.nn.Parameter(torch.tensor(0.5)))
+def test_a_gate_may_be_a_tensor_and_nothing_else():
+    gate = torch.nn.Parameter(torch.tensor([0.25, 0.5]))
+    keep, take = ScoreRule.revit(gate).coefficients(2)
+    assert take is gate
+    assert torch.equal(keep, 1 - gate)
+    with pytest.raises(ValueError, match="gate must be a number from 0 to 1, got 'often'"):
+        ScoreRule.revit("often")

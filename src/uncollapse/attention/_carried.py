@@ -13,8 +13,10 @@ from torch import Tensor
 from . import _carried_operators as operators
 from . import _carried_tiles as tiles
 from ._carried_tiles import CarriedSettings
+from ._coefficients import Coefficient, as_tensor
 from ._dropout import draw_seed, draw_seed_tensor
 from ._engine import tile_engine
+from ._storage import WideScores, as_scores
 from ._strips import SoftmaxSettings, mask_future, refuse_second_order
 from ._tiling import ScoreLayout
 from .state import Engine, HiddenState
@@ -61,8 +63,8 @@ class CarriedState(HiddenState):
         engine: Engine,
         status: BufferStatus | None = None,
     ) -> None:
-        super().__init__(layer, shape, hidden.dtype, hidden.device, engine)
-        self.hidden = hidden  # flat
+        super().__init__(layer, shape, as_scores(hidden).dtype, hidden.device, engine)
+        self.hidden = hidden  # flat; see _storage.py for its dtype
         self.causal = causal
         self.saved = status is not None  # an autograd node needs the memory
         self.status = BufferStatus() if status is None else status
@@ -76,19 +78,9 @@ class CarriedState(HiddenState):
 
     def rows(self, start: int, stop: int) -> Tensor:
         hidden = self.readable()
-        batch, heads, queries, keys = self.shape
-        if not self.causal:
-            return hidden.view(batch, heads, queries, keys)[:, :, start:stop].clone()
-        first, last, _ = slice(start, stop).indices(queries)
-        full = hidden.new_full((batch * heads, max(last - first, 0), keys), float("-inf"))
-        for strip, part in zip(self.layout.strips(), self.layout.views(hidden, batch * heads), strict=True):
-            top, bottom = max(strip.start, first), min(strip.stop, last)
-            if top < bottom:
-                part = part.clone()
-                mask_future(part, strip)  # here, so that no gradient reaches what is never computed
-                part = part[:, top - strip.start : bottom - strip.start]
-                full[:, top - first : bottom - first, : strip.width] = part
-        return full.view(batch, heads, -1, keys)
+        if self.dtype == torch.float16:
+            hidden = WideScores.apply(hidden)  # type: ignore[no-untyped-call]
+        return rows_of(hidden, self.shape, self.causal, start, stop)
 
     def clone(self) -> CarriedState:
         return CarriedState(self.layer, self.shape, self.readable().clone(), causal=self.causal, engine=self.engine)
@@ -109,56 +101,90 @@ class CarriedState(HiddenState):
         return self.hidden
 
 
+def rows_of(hidden: Tensor, shape: tuple[int, int, int, int], causal: bool, start: int, stop: int) -> Tensor:
+    """Rows start .. stop of the scores in a flat buffer: (B, H, stop - start, K); later keys are -inf if causal."""
+    batch, heads, queries, keys = shape
+    if not causal:
+        return hidden.view(shape)[:, :, start:stop].clone()
+    layout = ScoreLayout(queries, keys, causal)
+    first, last, _ = slice(start, stop).indices(queries)
+    full = hidden.new_full((batch * heads, max(last - first, 0), keys), float("-inf"))
+    for strip, part in zip(layout.strips(), layout.views(hidden, batch * heads), strict=True):
+        top, bottom = max(strip.start, first), min(strip.stop, last)
+        if top < bottom:
+            part = part.clone()
+            mask_future(part, strip)  # here, so that no gradient reaches what is never computed
+            part = part[:, top - strip.start : bottom - strip.start]
+            full[:, top - first : bottom - first, : strip.width] = part
+    return full.view(batch, heads, -1, keys)
+
+
+def refuse_leaving_causality(was_causal: bool, is_causal: bool) -> None:
+    """Raise if a layer sees keys that the layers before it did not."""
+    if was_causal and not is_causal:
+        raise ValueError(
+            "the state comes from a causal layer, which has no scores of later keys; "
+            "continue with is_causal=True, or call the causal layers with an attn_mask instead."
+        )
+
+
 def carried_attention(
     q: Tensor,  # (B, H, Q, D)
     k: Tensor,  # (B, G, K, D)
     v: Tensor,  # (B, G, K, Dv)
     state: CarriedState | None,
     *,
-    keep: float,
-    take: float,
+    keep: Coefficient,
+    take: Coefficient,
     scale: float,
+    stored: torch.dtype,
     attn_mask: Tensor | None,
     is_causal: bool,
     dropout_p: float,
 ) -> tuple[Tensor, CarriedState]:
     """One layer: H_n = keep H_{n-1} + take S_n, out = softmax(H_n) V."""
-    if state is not None and state.causal and not is_causal:
-        raise ValueError(
-            "the state comes from a causal layer, which has no scores of later keys; "
-            "continue with is_causal=True, or call the causal layers with an attn_mask instead."
-        )
-    old = None if state is None or keep == 0.0 else state.readable()
     old_causal = is_causal if state is None else state.causal
-    engine = tile_engine(q, attn_mask, v)
-    status = None
+    refuse_leaving_causality(old_causal, is_causal)
+    nothing_kept = not isinstance(keep, Tensor) and keep == 0.0
+    old = None if state is None or nothing_kept else state.readable()
+    engine, gain, status = tile_engine(q, attn_mask, v), take * scale, None
     if torch.compiler.is_compiling():
         out, hidden, _ = operators.carried_forward(
             q,
             k,
             v,
             old,
+            as_tensor(keep, q),
+            as_tensor(gain, q),
             attn_mask,
             draw_seed_tensor(dropout_p),
-            keep=keep,
-            gain=take * scale,
             old_causal=old_causal,
             is_causal=is_causal,
             dropout_p=dropout_p,
+            stored=stored,
             engine=engine,
         )
     else:
         softmax = SoftmaxSettings((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-        settings = CarriedSettings(keep, take * scale, old_causal, softmax, engine)
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, old, attn_mask)):
+        settings = CarriedSettings(_values(keep), _values(gain), old_causal, softmax, engine, stored)
+        if needs_gradient(q, k, v, old, keep, gain, attn_mask):
             status = BufferStatus()
-            out, hidden = CarriedLayer.apply(q, k, v, old, attn_mask, settings, status)  # type: ignore[no-untyped-call]
+            out, hidden = CarriedLayer.apply(q, k, v, old, keep, gain, attn_mask, settings, status)  # type: ignore[no-untyped-call]
         else:
             consumed = None if state is None or old is None else state.consume(settings.layout)
             hidden = settings.new_buffer(settings.layout, q) if consumed is None else consumed
             out, _ = tiles.forward(q, k, v, old, hidden, settings)
     layer, shape = 1 if state is None else state.layer + 1, (*q.shape[:3], k.shape[2])
     return out, CarriedState(layer, shape, hidden, causal=is_causal, engine=engine, status=status)
+
+
+def needs_gradient(*inputs: Any) -> bool:
+    """Whether a layer with these inputs has a backward pass."""
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+
+
+def _values(coefficient: Coefficient) -> Coefficient:
+    return coefficient.detach() if isinstance(coefficient, Tensor) else coefficient
 
 
 class CarriedLayer(torch.autograd.Function):
@@ -171,13 +197,16 @@ class CarriedLayer(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         old: Tensor | None,
+        keep: Coefficient,
+        gain: Coefficient,
         attn_mask: Tensor | None,
         settings: CarriedSettings,
         status: BufferStatus,
     ) -> tuple[Tensor, Tensor]:
         hidden = settings.new_buffer(settings.layout, q)
         out, logsumexp = tiles.forward(q, k, v, old, hidden, settings)
-        ctx.save_for_backward(q, k, v, out, hidden, logsumexp, attn_mask)  # the mask too, so that a change is noticed
+        old = old if ctx.needs_input_grad[4] else None  # the layer below keeps it anyway; only a learned keep reads it
+        ctx.save_for_backward(q, k, v, out, hidden, logsumexp, old, attn_mask)  # the mask: so that a change is noticed
         ctx.set_materialize_grads(False)
         ctx.settings, ctx.status = settings, status
         return out, hidden
@@ -189,8 +218,8 @@ class CarriedLayer(torch.autograd.Function):
             raise RuntimeError(SECOND_BACKWARD)
         ctx.status.invalid_reason = OVERWRITTEN
         settings: CarriedSettings = ctx.settings
-        q, k, v, out, hidden, logsumexp, _ = ctx.saved_tensors
-        _, _, _, needs_old, needs_mask, _, _ = ctx.needs_input_grad
+        q, k, v, out, hidden, logsumexp, old, _ = ctx.saved_tensors
+        _, _, _, needs_old, needs_keep, needs_gain, needs_mask, _, _ = ctx.needs_input_grad
         hidden = hidden.detach()
         grad_old = grad_mask = None
         if needs_old:
@@ -199,7 +228,7 @@ class CarriedLayer(torch.autograd.Function):
             grad_old = hidden if same else settings.new_buffer(settings.old_layout, q)
         if needs_mask and settings.softmax.attn_mask is not None:
             grad_mask = torch.zeros_like(settings.softmax.attn_mask)
-        dq, dk, dv = tiles.backward(
+        found = tiles.backward(
             torch.zeros_like(out) if grad_out is None else grad_out,
             grad_hidden,
             q,
@@ -211,5 +240,8 @@ class CarriedLayer(torch.autograd.Function):
             grad_old=grad_old,
             grad_mask=grad_mask,
             settings=settings,
+            old=old,
         )
-        return dq, dk, dv, grad_old, grad_mask, None, None
+        dkeep = found.keep.sum(dim=0) if needs_keep else None
+        dgain = found.gain.sum(dim=0) if needs_gain else None
+        return found.q, found.k, found.v, grad_old, dkeep, dgain, grad_mask, None, None

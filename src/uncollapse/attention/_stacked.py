@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import _stacked_operators as operators
 from . import _stacked_tiles as tiles
+from ._coefficients import Coefficient, as_tensor
 from ._dropout import draw_seed, draw_seed_tensor
 from ._engine import tile_engine
 from ._stacked_tiles import StackedSettings
@@ -30,7 +31,7 @@ class ScoreTerm(NamedTuple):
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
-    weight: float
+    weight: Coefficient
     versions: tuple[int, ...]  # of q and k when the layer ran; empty where torch does not count changes
 
     def check(self) -> None:
@@ -66,7 +67,8 @@ class StackedState(HiddenState):
         for term in self.terms:
             term.check()
             q, k = term.q, term.k.repeat_interleave(term.q.shape[1] // term.k.shape[1], dim=1)
-            part = term.weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
+            weight = term.weight.view(-1, 1, 1) if isinstance(term.weight, Tensor) else term.weight
+            part = weight * (q[:, :, start:stop].to(self.dtype) @ k.to(self.dtype).mT)
             total = part if total is None else total + part
         assert total is not None  # a state has at least its own layer
         return total
@@ -87,55 +89,75 @@ def stacked_attention(
     v: Tensor,  # (B, G, K, Dv)
     state: StackedState | None,
     *,
-    keep: float,
-    take: float,
+    keep: Coefficient,
+    take: Coefficient,
     scale: float,
+    stored: torch.dtype,  # of scores that are kept: none are
     attn_mask: Tensor | None,
     is_causal: bool,
     dropout_p: float,
     window: int | None = None,
 ) -> tuple[Tensor, StackedState]:
     """One layer: out = softmax(sum_l weight_l Q_l K_l^T) V over the layers so far, or the last `window` of them."""
-    inherited = () if state is None else tuple(_weakened(term, keep) for term in state.terms)
-    terms = _significant((*inherited, ScoreTerm(q, k, take * scale, _versions(q, k))), window)
-    qs, ks, weights = [t.q for t in terms], [t.k for t in terms], tuple(t.weight for t in terms)
+    terms = next_terms(() if state is None else state.terms, q, k, keep, take * scale, window)
+    out, engine = terms_attention(v, terms, attn_mask, is_causal, dropout_p)
+    return out, StackedState(1 if state is None else state.layer + 1, terms, engine)
+
+
+def terms_attention(
+    v: Tensor, terms: tuple[ScoreTerm, ...], attn_mask: Tensor | None, is_causal: bool, dropout_p: float
+) -> tuple[Tensor, Engine]:
+    """softmax(H_n) V with H_n as the sum of its terms, and what ran it."""
+    q, k = terms[-1].q, terms[-1].k
+    qs, ks = [t.q for t in terms], [t.k for t in terms]
     same_shape = all(t.q.shape == q.shape and t.k.shape == k.shape for t in terms)
     engine: Engine = tile_engine(q, attn_mask, v) if same_shape else "torch"  # C++ lays the terms side by side
-    new = StackedState(1 if state is None else state.layer + 1, terms, engine)
+    learned = any(isinstance(t.weight, Tensor) for t in terms)
     if torch.compiler.is_compiling():
         out, _ = operators.stacked_forward(
             qs,
             ks,
             v,
+            torch.stack([as_tensor(t.weight, q) for t in terms]),
             attn_mask,
             draw_seed_tensor(dropout_p),
-            weights=weights,
             is_causal=is_causal,
             dropout_p=dropout_p,
             engine=engine,
         )
-        return out, new
-    softmax = SoftmaxSettings(new.shape, attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-    settings = StackedSettings(weights, softmax, engine)
+        return out, engine
+    softmax = SoftmaxSettings((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
+    weights = torch.stack([as_tensor(t.weight, q) for t in terms]) if learned else None  # (L, H)
+    numbers = tuple(t.weight for t in terms) if weights is None else weights.detach().unbind()
+    settings = StackedSettings(numbers, softmax, engine)
     if torch.is_grad_enabled():
-        out = StackedLayer.apply(settings, v, attn_mask, *qs, *ks)  # type: ignore[no-untyped-call]
+        out = StackedLayer.apply(settings, v, weights, attn_mask, *qs, *ks)  # type: ignore[no-untyped-call]
     else:
         out, _ = tiles.forward(qs, ks, v, settings)
-    return out, new
+    return out, engine
 
 
-def _weakened(term: ScoreTerm, keep: float) -> ScoreTerm:
-    """The term in the next layer."""
-    term.check()
-    return term._replace(weight=keep * term.weight)
+def next_terms(
+    terms: tuple[ScoreTerm, ...], q: Tensor, k: Tensor, keep: Coefficient, gain: Coefficient, window: int | None = None
+) -> tuple[ScoreTerm, ...]:
+    """The terms of the next layer's scores: those before, weakened by keep, and gain Q K^T."""
+    for term in terms:
+        term.check()
+    inherited = tuple(term._replace(weight=keep * term.weight) for term in terms)
+    return _significant((*inherited, ScoreTerm(q, k, gain, _versions(q, k))), window)
 
 
 def _significant(terms: tuple[ScoreTerm, ...], window: int | None) -> tuple[ScoreTerm, ...]:
-    """The terms of the last `window` layers whose weight is above the rounding of the largest term."""
+    """The terms of the last `window` layers whose weight is above the rounding of the largest term.
+
+    A learned weight may have grown by the next step, and its gradient counts as well: its term stays.
+    """
     terms = terms if window is None else terms[-window:]
-    largest = max(abs(t.weight) for t in terms)
+    if any(isinstance(t.weight, Tensor) for t in terms):
+        return terms
+    largest = max(abs(float(t.weight)) for t in terms)
     rounding = torch.finfo(score_dtype(terms[-1].q.dtype)).eps * largest
-    older = tuple(t for t in terms[:-1] if abs(t.weight) > rounding)
+    older = tuple(t for t in terms[:-1] if abs(float(t.weight)) > rounding)
     return (*older, terms[-1])  # the newest stays whatever its weight: its inputs are part of the graph
 
 
@@ -144,7 +166,12 @@ class StackedLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, settings: StackedSettings, v: Tensor, attn_mask: Tensor | None, *queries_and_keys: Tensor
+        ctx: Any,
+        settings: StackedSettings,
+        v: Tensor,
+        weights: Tensor | None,
+        attn_mask: Tensor | None,
+        *queries_and_keys: Tensor,
     ) -> Tensor:
         qs, ks = _halves(queries_and_keys)
         out, logsumexp = tiles.forward(qs, ks, v, settings)
@@ -158,10 +185,12 @@ class StackedLayer(torch.autograd.Function):
         settings: StackedSettings = ctx.settings
         v, out, logsumexp, mask, *queries_and_keys = ctx.saved_tensors
         qs, ks = _halves(queries_and_keys)
-        _, _, needs_mask, *_ = ctx.needs_input_grad
+        _, _, needs_weights, needs_mask, *_ = ctx.needs_input_grad
         grad_mask = torch.zeros_like(mask) if needs_mask and mask is not None else None
-        dqs, dks, dv = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
-        return None, dv, grad_mask, *dqs, *dks
+        dqs, dks, dv, dweights = tiles.backward(
+            grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings
+        )
+        return None, dv, dweights.sum(dim=1) if needs_weights else None, grad_mask, *dqs, *dks
 
 
 def _halves(queries_and_keys: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

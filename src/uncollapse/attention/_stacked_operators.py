@@ -25,17 +25,17 @@ def stacked_forward(
     qs: Sequence[Tensor],
     ks: Sequence[Tensor],
     v: Tensor,
+    weights: Tensor,
     attn_mask: Tensor | None,
     seed: Tensor | None,
     *,
-    weights: Sequence[float],
     is_causal: bool,
     dropout_p: float,
     engine: str,
 ) -> tuple[Tensor, Tensor]:
-    """The output and the log-sum-exp of each row."""
+    """The output and the log-sum-exp of each row; `weights` is (L, H)."""
     softmax = SoftmaxSettings((*qs[0].shape[:3], v.shape[2]), attn_mask, is_causal, dropout_p, seed_value(seed))
-    settings = StackedSettings(tuple(weights), softmax, cast("Engine", engine))
+    settings = StackedSettings(tuple(weights.unbind()), softmax, cast("Engine", engine))
     out, logsumexp = tiles.forward(qs, ks, v, settings)
     return out.contiguous(), logsumexp
 
@@ -45,6 +45,7 @@ def _(
     qs: Sequence[Tensor],
     ks: Sequence[Tensor],
     v: Tensor,
+    weights: Tensor,
     attn_mask: Tensor | None,
     seed: Tensor | None,
     **_: Any,
@@ -61,24 +62,25 @@ def stacked_backward(
     v: Tensor,
     out: Tensor,
     logsumexp: Tensor,
+    weights: Tensor,
     attn_mask: Tensor | None,
     seed: Tensor | None,
     *,
-    weights: Sequence[float],
     is_causal: bool,
     dropout_p: float,
     engine: str,
     needs_mask: bool,
-) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
-    """Gradients of all queries, all keys, v and the mask; the last is empty where it is not needed."""
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
+    """Gradients of all queries, all keys, v, the weights and the mask; the last is empty where it is not needed."""
     softmax = SoftmaxSettings((*qs[0].shape[:3], v.shape[2]), attn_mask, is_causal, dropout_p, seed_value(seed))
-    settings = StackedSettings(tuple(weights), softmax, cast("Engine", engine))
+    settings = StackedSettings(tuple(weights.unbind()), softmax, cast("Engine", engine))
     grad_mask = torch.zeros_like(attn_mask) if needs_mask and attn_mask is not None else None
-    dqs, dks, dv = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
+    dqs, dks, dv, dweights = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
     return (
         [dq.contiguous() for dq in dqs],
         [dk.contiguous() for dk in dks],
         dv.contiguous(),
+        dweights.sum(dim=1),
         v.new_empty(0) if grad_mask is None else grad_mask,
     )
 
@@ -91,14 +93,16 @@ def _(
     v: Tensor,
     out: Tensor,
     logsumexp: Tensor,
+    weights: Tensor,
     attn_mask: Tensor | None,
     seed: Tensor | None,
     *,
     needs_mask: bool,
     **_: Any,
-) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
     grad_mask = torch.empty_like(attn_mask) if needs_mask and attn_mask is not None else v.new_empty(0)
-    return [q.new_empty(q.shape) for q in qs], [k.new_empty(k.shape) for k in ks], v.new_empty(v.shape), grad_mask
+    dqs, dks = [q.new_empty(q.shape) for q in qs], [k.new_empty(k.shape) for k in ks]
+    return dqs, dks, v.new_empty(v.shape), torch.empty_like(weights), grad_mask
 
 
 class _StackedInputs(NamedTuple):
@@ -107,6 +111,7 @@ class _StackedInputs(NamedTuple):
     qs: Any
     ks: Any
     v: Any
+    weights: Any
     attn_mask: Any
     seed: Any = None
 
@@ -115,27 +120,34 @@ def _save(
     ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]
 ) -> None:
     given = _StackedInputs(*inputs)
-    ctx.save_for_backward(given.v, *output, given.attn_mask, given.seed, *given.qs, *given.ks)
+    ctx.save_for_backward(given.v, *output, given.weights, given.attn_mask, given.seed, *given.qs, *given.ks)
     ctx.settings = keyword_only_inputs
 
 
 def _gradients(ctx: Any, grad_out: Tensor, _: Tensor) -> Any:
-    v, out, logsumexp, attn_mask, seed, *terms = ctx.saved_tensors
+    v, out, logsumexp, weights, attn_mask, seed, *terms = ctx.saved_tensors
     depth = len(terms) // 2
-    needs_mask = _StackedInputs(*ctx.needs_input_grad).attn_mask
-    dqs, dks, dv, grad_mask = stacked_backward(
+    needs = _StackedInputs(*ctx.needs_input_grad)
+    dqs, dks, dv, dweights, grad_mask = stacked_backward(
         grad_out,
         terms[:depth],
         terms[depth:],
         v,
         out,
         logsumexp,
+        weights,
         attn_mask,
         seed,
         **ctx.settings,
-        needs_mask=needs_mask,
+        needs_mask=needs.attn_mask,
     )
-    return _StackedInputs(qs=dqs, ks=dks, v=dv, attn_mask=grad_mask if needs_mask else None)
+    return _StackedInputs(
+        qs=dqs,
+        ks=dks,
+        v=dv,
+        weights=dweights if needs.weights else None,
+        attn_mask=grad_mask if needs.attn_mask else None,
+    )
 
 
 stacked_forward.register_autograd(_gradients, setup_context=_save)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from . import _native as native
+from ._coefficients import Coefficient, numbers, scaled
 from ._strips import (
     SoftmaxSettings,
     StripBackward,
-    add_product_gradient,
     full_precision,
     mask_future,
     repeat_groups,
@@ -31,13 +31,14 @@ from .state import Engine, score_dtype
 class StackedSettings:
     """One layer of `stacked`: H_n = sum_l weights[l] Q_l K_l^T, out = softmax(H_n) V."""
 
-    weights: tuple[float, ...]
+    weights: tuple[Coefficient, ...]  # numbers, or (H,) for all of them
     softmax: SoftmaxSettings
     engine: Engine
 
     def cpp_arguments(self) -> dict[str, Any]:
         """The keyword arguments of the C++ operators."""
-        return {"weights": self.weights, **self.softmax.cpp_arguments()}
+        weights = [number for weight in self.weights for number in numbers(weight)]
+        return {"weights": weights, **self.softmax.cpp_arguments()}
 
 
 def forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settings: StackedSettings) -> tuple[Tensor, Tensor]:
@@ -64,26 +65,40 @@ def backward(
     *,
     grad_mask: Tensor | None,
     settings: StackedSettings,
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Gradients of all queries, of all keys and of v; that of an additive mask is added to `grad_mask`."""
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Gradients of all queries, of all keys, of v and of the weights (L, B, H).
+
+    That of an additive mask is added to `grad_mask`.
+    """
     if settings.engine == "cpp":
-        dv, dqs, dks = native.operators().stacked_backward(
+        dv, dqs, dks, dweights = native.operators().stacked_backward(
             grad_out=grad_out, qs=qs, ks=ks, v=v, out=out, logsumexp=logsumexp, **settings.cpp_arguments()
         )
-        return dqs, dks, dv
+        return dqs, dks, dv, dweights
     if settings.engine == "triton":
         from ._gpu import launch
 
         return launch.stacked_backward(grad_out, qs, ks, v, out, logsumexp, settings=settings)
     with full_precision(v):
         output = StripBackward(grad_out, out, v, grad_mask, settings.softmax)
-        dqs, dks = _torch_backward(output, qs, ks, settings)
-        return dqs, dks, sum_groups(output.grad_values, v)
+        dqs, dks, dweights = _torch_backward(output, qs, ks, settings)
+        return dqs, dks, sum_groups(output.grad_values, v), dweights
+
+
+def write_scores(qs: Sequence[Tensor], ks: Sequence[Tensor], hidden: Tensor, settings: StackedSettings) -> None:
+    """Write H_n into a flat buffer of scores."""
+    queries, keys = (_repeat_all(many, settings) for many in (qs, ks))
+    layout, count = settings.softmax.layout, queries[0].shape[0]
+    weighted = _weighted(queries, settings)
+    with full_precision(hidden):
+        for strip, part in zip(layout.strips(), layout.views(hidden, count), strict=True):
+            part.copy_(_strip_scores(weighted, keys, strip, settings))
 
 
 def _torch_forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settings: StackedSettings) -> Tensor:
     softmax, wide = settings.softmax, score_dtype(v.dtype)
     queries, keys = (_repeat_all(many, settings) for many in (qs, ks))
+    queries = _weighted(queries, settings)
     values = repeat_groups(v, softmax.shape[1], wide)
     out = values.new_empty(values.shape[0], softmax.shape[2], v.shape[3])
     for strip in softmax.layout.strips():
@@ -94,27 +109,34 @@ def _torch_forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settin
 
 def _torch_backward(
     output: StripBackward, qs: Sequence[Tensor], ks: Sequence[Tensor], settings: StackedSettings
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
     queries, keys = (_repeat_all(many, settings) for many in (qs, ks))
-    dqs, dks = [torch.empty_like(q) for q in queries], [torch.zeros_like(k) for k in keys]
+    weighted = _weighted(queries, settings)
+    dqs, dks = [torch.empty_like(q) for q in queries], [torch.zeros_like(k) for k in keys]  # dqs without the weights
     for strip in settings.softmax.layout.strips():
-        gradient = output.grad_scores(_strip_scores(queries, keys, strip, settings), strip)
-        for q, k, dq, dk, weight in zip(queries, keys, dqs, dks, settings.weights, strict=True):
-            add_product_gradient(gradient, strip, q, k, dq, dk, weight)
-    grad_qs = [sum_groups(dq, q) for dq, q in zip(dqs, qs, strict=True)]
+        gradient = output.grad_scores(_strip_scores(weighted, keys, strip, settings), strip)
+        for q, k, dq, dk in zip(weighted, keys, dqs, dks, strict=True):
+            dq[:, strip.rows] = gradient @ k[:, : strip.width]
+            dk[:, : strip.width].baddbmm_(gradient.mT, q[:, strip.rows])
+    dweights = torch.stack([(q * dq).sum(dim=(1, 2)) for q, dq in zip(queries, dqs, strict=True)])
+    grad_qs = [sum_groups(dq, q) for dq, q in zip(_weighted(dqs, settings), qs, strict=True)]
     grad_ks = [sum_groups(dk, k) for dk, k in zip(dks, ks, strict=True)]
-    return grad_qs, grad_ks
+    return grad_qs, grad_ks, dweights.view(len(qs), *settings.softmax.shape[:2])
 
 
 def _repeat_all(many: Sequence[Tensor], settings: StackedSettings) -> list[Tensor]:
     return [repeat_groups(t, settings.softmax.shape[1], score_dtype(t.dtype)) for t in many]
 
 
-def _strip_scores(queries: list[Tensor], keys: list[Tensor], strip: Strip, settings: StackedSettings) -> Tensor:
-    """H_n of one strip (B * H, rows, width)."""
-    hidden = queries[0].new_empty(queries[0].shape[0], strip.stop - strip.start, strip.width)
-    for index, (q, k, weight) in enumerate(zip(queries, keys, settings.weights, strict=True)):
-        hidden.baddbmm_(q[:, strip.rows], k[:, : strip.width].mT, beta=float(index > 0), alpha=weight)
+def _weighted(many: Sequence[Tensor], settings: StackedSettings) -> list[Tensor]:
+    return [scaled(t, weight) for t, weight in zip(many, settings.weights, strict=True)]
+
+
+def _strip_scores(weighted: list[Tensor], keys: list[Tensor], strip: Strip, settings: StackedSettings) -> Tensor:
+    """H_n of one strip (B * H, rows, width) from weighted queries."""
+    hidden = keys[0].new_empty(keys[0].shape[0], strip.stop - strip.start, strip.width)
+    for index, (q, k) in enumerate(zip(weighted, keys, strict=True)):
+        hidden.baddbmm_(q[:, strip.rows], k[:, : strip.width].mT, beta=float(index > 0))
     if settings.softmax.is_causal:
         mask_future(hidden, strip)
     return hidden

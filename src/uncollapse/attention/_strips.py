@@ -115,14 +115,6 @@ class StripBackward:
         return gradient
 
 
-def add_product_gradient(
-    gradient: Tensor, strip: Strip, q: Tensor, k: Tensor, grad_q: Tensor, grad_k: Tensor, weight: float
-) -> None:
-    """Backward pass of a strip of weight Q K^T: writes the strip's rows of `grad_q` and adds to `grad_k`."""
-    grad_q[:, strip.rows] = (gradient @ k[:, : strip.width]).mul_(weight)
-    grad_k[:, : strip.width].baddbmm_(gradient.mT, q[:, strip.rows], alpha=weight)
-
-
 def _add_mask_gradient(total: Tensor, gradient: Tensor, strip: Strip, softmax: SoftmaxSettings) -> None:
     """Add a strip's gradient (B * H, rows, width) to that of the mask, summed where the mask is broadcast."""
     gradient = gradient.view(*softmax.shape[:2], *gradient.shape[1:])

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from ._carried import carried_attention
+from ._coefficients import for_heads
 from ._stacked import stacked_attention
+from ._storage import stored_dtype
 from .memory import choose_backend
 from .reference import reference_attention
 from .rule import ScoreRule, Start, chosen_rule
@@ -25,13 +27,16 @@ BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
 }
 
 
+KEEPING = ("reference", "carried")  # the backends that can keep scores in two bytes
+
+
 def hopfield_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     state: HiddenState | None = None,
     *,
-    alpha_hidden: float = 0.5,
+    alpha_hidden: float | Tensor = 0.5,
     start: Start = "zero",
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
@@ -42,6 +47,7 @@ def hopfield_attention(
     backend: str = "auto",
     window: int | None = None,
     depth: int | None = None,
+    scores_dtype: torch.dtype | str | None = None,
 ) -> tuple[Tensor, HiddenState]:
     """One layer of attention whose scores are inherited from the layer before.
 
@@ -54,7 +60,8 @@ def hopfield_attention(
         k: keys (B, G, K, D); G = H, or with `enable_gqa` a divisor of H.
         v: values (B, G, K, Dv).
         state: what the previous layer returned; None in the first layer.
-        alpha_hidden: alpha', the weight of the inherited scores.
+        alpha_hidden: alpha', the weight of the inherited scores: a number, or a tensor of shape () or (H,), one value
+            for each head, which gets its gradient.
         start: the first layer's scores: "zero" takes H_0 = 0, "raw" takes H_1 = S_1.
         attn_mask: broadcastable to (B, H, Q, K). Bool: True may be seen. Float: added to the scores.
             It acts on this layer's softmax only; the carried scores stay unmasked.
@@ -68,6 +75,8 @@ def hopfield_attention(
         window: with "stacked": keep only the last `window` layers, an approximation. By default layers are dropped
             only where their weight is below the rounding of the scores.
         depth: number of layers of the model, a hint for "auto".
+        scores_dtype: torch.float16 (or its name) keeps the scores of "carried" in half the memory: H in float16, its
+            gradient in bfloat16. None: float32, or float64 for such inputs.
 
     Returns:
         The output (B, H, Q, Dv) and the state to pass to the next layer. A query that sees no key gives zeros.
@@ -89,16 +98,18 @@ def hopfield_attention(
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}.")
+    stored = _scores_dtype(scores_dtype, state, q)
     if state is not None:
-        _check_state(state, q, k)
+        _check_state(state, q, k, stored)
     _check_continuation(backend, state, window)
     if state is not None:
         backend = state.backend
     elif backend == "auto":
-        backend = choose_backend(q, k, is_causal, depth)
-    if backend != "reference":
-        _refuse_forward_mode(q, k, v, attn_mask)
+        backend = choose_backend(q, k, is_causal, depth, stored)
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
+    if backend != "reference":
+        _refuse_forward_mode(q, k, v, attn_mask, keep, take)
+    keep, take = for_heads("keep", keep, q), for_heads("take", take, q)
     more = {} if window is None else {"window": window}
     with nullcontext() if autocast_dtype is None else torch.autocast(q.device.type, enabled=False):
         return BACKENDS[backend](
@@ -109,6 +120,7 @@ def hopfield_attention(
             keep=keep,
             take=take,
             scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+            stored=stored,
             attn_mask=attn_mask,
             is_causal=is_causal,
             dropout_p=dropout_p,
@@ -123,11 +135,19 @@ def _autocast_dtype(device_type: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device_type)
 
 
-def _refuse_forward_mode(*tensors: Tensor | None) -> None:
+def _scores_dtype(asked: torch.dtype | str | None, state: HiddenState | None, q: Tensor) -> torch.dtype:
+    """The dtype in which this layer keeps its scores: that of the state, if nothing else is asked for."""
+    if asked is None and isinstance(state, HiddenState) and state.dtype == torch.float16:
+        return torch.float16
+    return stored_dtype(asked, q.dtype)
+
+
+def _refuse_forward_mode(*inputs: Any) -> None:
     """Raise for inputs that carry a tangent: the tiles would drop it, and the derivative would be 0."""
     if torch.compiler.is_compiling():
         return
-    if any(t is not None and unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
+    tensors = (t for t in inputs if isinstance(t, Tensor))
+    if any(unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
         raise RuntimeError("forward-mode derivatives need backend='reference'.")
 
 
@@ -175,12 +195,12 @@ def _check_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool)
         raise ValueError(f"attn_mask of shape {_shape(attn_mask)} does not broadcast to {full} (B, H, Q, K).") from None
 
 
-def _check_state(state: HiddenState, q: Tensor, k: Tensor) -> None:
+def _check_state(state: HiddenState, q: Tensor, k: Tensor, stored: torch.dtype) -> None:
     if not isinstance(state, HiddenState):
         raise ValueError(f"state must be the HiddenState of the previous layer or None, got {type(state).__name__}.")
     expected: dict[str, Any] = {
         "shape": (*q.shape[:3], k.shape[2]),
-        "dtype": score_dtype(q.dtype),
+        "dtype": stored if state.backend in KEEPING else score_dtype(q.dtype),
         "device": q.device,
     }
     for name, value in expected.items():

@@ -29,11 +29,13 @@ def scores_per_head(queries: int, keys: int, is_causal: bool) -> int:
     return ScoreLayout(queries, keys, is_causal).per_head
 
 
-def carried_bytes(q: Tensor, k: Tensor, is_causal: bool, depth: int | None, needs_gradient: bool) -> int:
+def carried_bytes(
+    q: Tensor, k: Tensor, is_causal: bool, depth: int | None, needs_gradient: bool, stored: torch.dtype | None = None
+) -> int:
     """Score memory of `carried`: one matrix per layer with gradients, one for all layers without."""
     matrices = (depth or ASSUMED_DEPTH) if needs_gradient else 1
     per_head = scores_per_head(q.shape[2], k.shape[2], is_causal)
-    return matrices * q.shape[0] * q.shape[1] * per_head * score_dtype(q.dtype).itemsize
+    return matrices * q.shape[0] * q.shape[1] * per_head * (stored or score_dtype(q.dtype)).itemsize
 
 
 def free_bytes(device: torch.device) -> int:
@@ -70,10 +72,10 @@ def release_memory() -> None:
     POOL.release()
 
 
-def choose_backend(q: Tensor, k: Tensor, is_causal: bool, depth: int | None) -> str:
+def choose_backend(q: Tensor, k: Tensor, is_causal: bool, depth: int | None, stored: torch.dtype | None = None) -> str:
     """The backend that `auto` uses in all layers: `carried` if its scores fit, else `stacked`."""
     needs_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
-    needed = carried_bytes(q, k, is_causal, depth, needs_gradient)
+    needed = carried_bytes(q, k, is_causal, depth, needs_gradient, stored)
     if needed <= ALWAYS_FITS or torch.compiler.is_compiling():
         return "carried"
     free = free_bytes(q.device)

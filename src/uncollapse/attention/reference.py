@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ._coefficients import Coefficient
+from ._storage import RoundedGradient, RoundedScores
 from .state import HiddenState, score_dtype
 
 
@@ -17,15 +19,15 @@ class ReferenceState(HiddenState):
 
     backend = "reference"
 
-    def __init__(self, layer: int, hidden: Tensor) -> None:
-        super().__init__(layer, (*hidden.shape,), hidden.dtype, hidden.device)
+    def __init__(self, layer: int, hidden: Tensor, stored: torch.dtype) -> None:
+        super().__init__(layer, (*hidden.shape,), stored, hidden.device)
         self.hidden = hidden  # (B, H, Q, K)
 
     def scores(self) -> Tensor:
         return self.hidden
 
     def clone(self) -> ReferenceState:
-        return ReferenceState(self.layer, self.hidden.clone())
+        return ReferenceState(self.layer, self.hidden.clone(), self.dtype)
 
 
 def reference_attention(
@@ -34,9 +36,10 @@ def reference_attention(
     v: Tensor,  # (B, G, K, Dv)
     state: ReferenceState | None,
     *,
-    keep: float,
-    take: float,
+    keep: Coefficient,  # a number, or one value for each head (H,)
+    take: Coefficient,
     scale: float,
+    stored: torch.dtype,  # of the scores that are passed on
     attn_mask: Tensor | None,  # broadcastable to (B, H, Q, K); bool: True is seen; float: added
     is_causal: bool,
     dropout_p: float,
@@ -46,12 +49,23 @@ def reference_attention(
     wide = score_dtype(q.dtype)
 
     scores = scale * q.to(wide) @ k.to(wide).mT  # S_n: (B, H, Q, K)
-    hidden = take * scores if state is None else keep * state.hidden + take * scores  # Eq. 54
+    keep, take = (c.view(-1, 1, 1) if isinstance(c, Tensor) else c for c in (keep, take))
+    hidden = take * scores if state is None else keep * inherited(state) + take * scores  # Eq. 54
+    if stored == torch.float16:
+        hidden = RoundedScores.apply(hidden)  # type: ignore[no-untyped-call]  # before the softmax
 
     weights = softmax_of_visible(masked(hidden, attn_mask, is_causal))  # a mask is never carried
     weights = functional.dropout(weights, dropout_p)
     out = weights @ v.to(wide)  # (B, H, Q, Dv)
-    return out.to(v.dtype), ReferenceState(1 if state is None else state.layer + 1, hidden)
+    return out.to(v.dtype), ReferenceState(1 if state is None else state.layer + 1, hidden, stored)
+
+
+def inherited(state: ReferenceState) -> Tensor:
+    """H_{n-1}, whose gradient is rounded where scores are kept in two bytes."""
+    if state.dtype != torch.float16:
+        return state.hidden
+    rounded: Tensor = RoundedGradient.apply(state.hidden)  # type: ignore[no-untyped-call]
+    return rounded
 
 
 def masked(hidden: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Start = Literal["zero", "raw"]
 Skip = Literal[
@@ -20,7 +23,8 @@ class ScoreRule:
 
         H_n = keep H_{n-1} + take S_n,    S_n = scaled Q_n K_n^T
 
-    Use a named rule: `hopfield`, `self_attention`, `realformer` or `revit`.
+    Use a named rule: `hopfield`, `self_attention`, `realformer` or `revit`. A coefficient is a number, or a tensor of
+    shape () or (H,) that gets its gradient: one value for all heads, or one for each.
 
     >>> ScoreRule.hopfield(0.5).coefficients(1)
     (0.0, 0.5)
@@ -29,23 +33,26 @@ class ScoreRule:
     """
 
     name: str
-    keep: float
-    take: float
+    keep: float | Tensor
+    take: float | Tensor
     start: Start = "raw"  # layer 1 has no H_0: "zero" gives H_1 = take S_1, "raw" gives H_1 = S_1
     mean: bool = False  # H_n is the mean of S_1 .. S_n; keep and take are not used
     alpha: float = 0.0  # the visible skip that belongs to the rule, used where none is given
+    learned: bool = False  # keep and take are where parameters start, which `convert` gives each layer
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
             raise ValueError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}.")
         for name in ("keep", "take", "alpha"):
-            check_share(name, getattr(self, name))
-            object.__setattr__(self, name, float(getattr(self, name)))  # also of numpy's numbers, which JSON refuses
+            value = getattr(self, name)
+            if not is_tensor(value):
+                check_share(name, value)
+                object.__setattr__(self, name, float(value))  # also of numpy's numbers, which JSON refuses
 
     @classmethod
-    def hopfield(cls, alpha_hidden: float = 0.5, start: Start = "zero") -> ScoreRule:
+    def hopfield(cls, alpha_hidden: float | Tensor = 0.5, start: Start = "zero") -> ScoreRule:
         """Modern Hopfield Attention (Eq. 54): H_n = alpha' H_{n-1} + (1 - alpha') S_n."""
-        check_share("alpha_hidden", alpha_hidden)
+        check_coefficient("alpha_hidden", alpha_hidden)
         return cls("hopfield", keep=alpha_hidden, take=1.0 - alpha_hidden, start=start, alpha=0.5)
 
     @classmethod
@@ -59,12 +66,17 @@ class ScoreRule:
         return cls("realformer", keep=1.0, take=1.0, mean=mean)
 
     @classmethod
-    def revit(cls, gate: float = 0.5) -> ScoreRule:
-        """ReViT (Diko et al., 2024): H_n = (1 - gate) H_{n-1} + gate S_n, started with H_1 = S_1."""
-        check_share("gate", gate)
+    def revit(cls, gate: float | Tensor | Literal["learned"] = 0.5) -> ScoreRule:
+        """ReViT (Diko et al., 2024): H_n = (1 - gate) H_{n-1} + gate S_n, started with H_1 = S_1.
+
+        In `uncollapse.convert` the gate may be "learned", as in the paper.
+        """
+        if isinstance(gate, str) and gate == "learned":
+            return cls("revit", keep=0.5, take=0.5, learned=True)
+        check_coefficient("gate", gate)
         return cls("revit", keep=1.0 - gate, take=gate)
 
-    def coefficients(self, n: int) -> tuple[float, float]:
+    def coefficients(self, n: int) -> tuple[float | Tensor, float | Tensor]:
         """(keep, take) of layer n = 1, 2, ...; keep of layer 1 is 0."""
         if n < 1:
             raise ValueError(f"layers are counted from 1, got layer {n}.")
@@ -75,7 +87,7 @@ class ScoreRule:
         return self.keep, self.take
 
 
-def chosen_rule(rule: ScoreRule | None, alpha_hidden: float, start: Start) -> ScoreRule:
+def chosen_rule(rule: ScoreRule | None, alpha_hidden: float | Tensor, start: Start) -> ScoreRule:
     """`rule` if one is given, else hopfield with the other two."""
     if rule is None:
         return ScoreRule.hopfield(alpha_hidden, start)
@@ -87,11 +99,22 @@ def chosen_rule(rule: ScoreRule | None, alpha_hidden: float, start: Start) -> Sc
     return rule
 
 
-def check_share(name: str, value: float) -> None:
+def is_tensor(value: Any) -> bool:
+    """Whether a coefficient is a tensor; this module does not import torch."""
+    return hasattr(value, "requires_grad")
+
+
+def check_coefficient(name: str, value: Any) -> None:
+    """Raise unless `value` is a number from 0 to 1 or a tensor, whose values are not looked at."""
+    if not is_tensor(value):
+        check_share(name, value)
+
+
+def check_share(name: str, value: Any) -> None:
     """Raise unless `value` is a number from 0 to 1."""
     if not isinstance(value, Real):
-        raise ValueError(f"{name} must be a number, got {type(value).__name__}; learned values are not supported.")
-    if not 0.0 <= value <= 1.0:  # also refuses NaN
+        raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}.")
+    if not 0.0 <= float(value) <= 1.0:  # also refuses NaN
         raise ValueError(f"{name} must lie in [0, 1], got {value}.")
 
 

@@ -36,7 +36,7 @@ class HiddenState(ABC):
     ) -> None:
         self.layer = layer  # n: how many layers this state has gone through
         self.shape = shape  # (B, H, Q, K)
-        self.dtype = dtype  # of the scores: float32 for bfloat16 and float16 inputs
+        self.dtype = dtype  # in which the scores are kept: at least float32, or float16 if asked for
         self.device = device
         self._engine: Engine = engine
 

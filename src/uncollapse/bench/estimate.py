@@ -41,7 +41,7 @@ def summed(layer: int) -> int:
     """
     rounding, weight, count = torch.finfo(torch.float32).eps, 1.0, 1
     for n in range(layer, 1, -1):
-        weight *= RULE.coefficients(n)[0]
+        weight *= float(RULE.coefficients(n)[0])
         if weight <= rounding:
             break
         count += 1

@@ -99,7 +99,7 @@ def exact_residuals(network: AttentionOnly, x: Tensor) -> Iterator[LayerState]:
     common = torch.zeros(shape[:3], dtype=x.dtype)  # r of the scores, (B, H, T keys)
     for number, layer in enumerate(network.layers, start=1):
         assert isinstance(layer, AttentionLayer)
-        keep, take = network.rule.coefficients(number)
+        keep, take = map(float, network.rule.coefficients(number))
         weights = HeadWeights.of(layer, x)
         before, inherited, carried = rest, scores, interaction
         gain = take * weights.scale

@@ -11,10 +11,8 @@ import uncollapse as uc
 from tests.attention.gpu import guard
 from tests.attention.gpu.cases import TOLERANCE, Case, error, relative_error
 from tests.attention.parity import MASKS, RULES
-from uncollapse.attention._carried_tiles import CarriedSettings
 from uncollapse.attention._gpu import configs, launch
 from uncollapse.attention._gpu.tile_functions import at_head
-from uncollapse.attention._strips import SoftmaxSettings
 
 GROUPED = {"heads": 4, "groups": 2, "size": 20, "value_size": 24}
 MASK_CASES = [
@@ -42,7 +40,12 @@ STACKED_CASES = [
     Case(backend="stacked", rule="realformer", depth=3, heads=1, groups=1),
 ]
 LARGE_HEADS = [Case(size=128, value_size=128, queries=64, keys=64, heads=1, groups=1, dtype=dt) for dt in TOLERANCE]
-ALL = [*MASK_CASES, *LENGTH_CASES, *RULE_CASES, *DROPOUT_CASES, *STACKED_CASES, *LARGE_HEADS]
+IN_TWO_BYTES = {"scores_dtype": torch.float16}
+TWO_BYTE_CASES = [
+    Case(dtype=torch.bfloat16, more=IN_TWO_BYTES),
+    Case(mask="bool", keys=40, dtype=torch.float16, more=IN_TWO_BYTES, heads=2, groups=1),
+]
+ALL = [*MASK_CASES, *LENGTH_CASES, *RULE_CASES, *DROPOUT_CASES, *STACKED_CASES, *TWO_BYTE_CASES, *LARGE_HEADS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,36 +88,23 @@ def test_a_causal_layer_continues_from_a_full_one():
     assert max(map(relative_error, *results)) < 1e-5
 
 
-@pytest.mark.parametrize("keep", [0.5, 1e-9])
-def test_float16_scores_with_bfloat16_gradients_in_the_same_memory(keep):
-    """Two layers by hand: H_1 and H_2 in float16; the gradient of H_1 goes over the bytes of H_2."""
-    stack = Case(dtype=torch.float16, depth=2, heads=2, groups=1).stack()
-    softmax = SoftmaxSettings((1, 2, 70, 70), None, True, 0.0, 0)
-    (q, k, v), (q2, k2, v2) = [[t.half() for t in layer] for layer in stack.layers]
-    one, two = (CarriedSettings(keep if n else 0.0, 0.1, True, softmax, "triton") for n in range(2))
-    hidden = [torch.empty(2 * softmax.layout.per_head, dtype=torch.float16) for _ in range(2)]
-    outs = [launch.carried_forward(q, k, v, None, hidden[0], one)]
-    outs += [launch.carried_forward(q2, k2, v2, hidden[0], hidden[1], two)]
-    grads = [w.half() for w in stack.weights]
-    over = hidden[1].view(torch.bfloat16)
-    below = launch.carried_backward(
-        grads[1], None, q2, k2, v2, outs[1][0], hidden[1], outs[1][1], grad_old=over, settings=two
-    )
-    first = launch.carried_backward(
-        grads[0], over, q, k, v, outs[0][0], hidden[0], outs[0][1], grad_old=None, settings=one
-    )
-    layers = [[t.double().requires_grad_() for t in layer] for layer in ((q, k, v), (q2, k2, v2))]
-    rule = uc.ScoreRule("by hand", keep=keep, take=1.0)
-    state, truth = None, []
-    for layer in layers:
-        out, state = uc.hopfield_attention(
-            *layer, state, scale=0.1, rule=rule, is_causal=True, backend="reference", enable_gqa=True
-        )
-        truth.append(out)
-    stack.loss(truth).backward()
-    got = [outs[0][0], outs[1][0], *first, *below]
-    want = [*truth, *(t.grad for layer in layers for t in layer)]
-    assert max(relative_error(a, b) for a, b in zip(got, want, strict=True)) < TOLERANCE[torch.bfloat16]
+@pytest.mark.parametrize("backend", ["carried", "stacked"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_learned_coefficients_get_their_gradient(backend, groups):
+    results = []
+    for name, dtype in ((backend, torch.float32), ("reference", torch.float64)):
+        stack = Case(depth=3, heads=2, groups=groups, queries=70, keys=70).stack()
+        alpha = torch.tensor([0.3, 0.6], dtype=dtype, requires_grad=True)
+        layers, outs, state = stack.inputs(dtype), [], None
+        for layer in layers:
+            out, state = uc.hopfield_attention(
+                *layer, state, alpha_hidden=alpha, is_causal=True, enable_gqa=True, backend=name
+            )
+            outs.append(out)
+        assert name == "reference" or state.engine == "triton"
+        stack.loss(outs).backward()
+        results.append([*outs, alpha.grad, *(t.grad for layer in layers for t in layer)])
+    assert max(map(relative_error, *results)) < 1e-5
 
 
 @triton.jit

@@ -84,6 +84,8 @@ def carried_forward(
     k_head = k + batch * k_strides[0] + group * k_strides[1]
     v_head = v + batch * v_strides[0] + group * v_strides[1]
     mask_head = mask + batch * mask_strides[0] + query_head * mask_strides[1]
+    head_keep = tl.load(keep + query_head)
+    head_gain = tl.load(gain + query_head)
     q_rows = load_rows(q_head, rows, q_strides[2], queries, SIZE, BLOCK, EVEN)
     offset, width = strip_of(first, queries, keys, CAUSAL, ALIGNED)
     hidden_rows = at_head(hidden, head, per_head) + offset
@@ -97,10 +99,10 @@ def carried_forward(
         columns = tl.multiple_of(start, COLUMNS) + tl.arange(0, COLUMNS)
         inside = (rows < queries)[:, None] & (columns < width)[None, :]
         k_rows = load_rows(k_head, columns, k_strides[2], keys, SIZE, BLOCK, EVEN)
-        scores = tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION) * gain
+        scores = tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION) * head_gain
         if HAS_OLD:
             old_scores = old_rows + within[:, None] * old_width + columns[None, :]
-            scores += keep * load_scores(old_scores, inside, 0.0, EVEN)
+            scores += head_keep * load_scores(old_scores, inside, 0.0, EVEN)
         if CAUSAL:
             scores = hide_future(scores, rows, columns)
         stored = as_stored(scores, hidden.dtype.element_ty)  # before the softmax: the backward pass reads the same
@@ -155,7 +157,11 @@ def carried_backward_keys(
     gradient,
     dk,
     dv,
+    old,
+    dkeep,
     mask,
+    gain,
+    factor,
     q_strides,
     v_strides,
     grad_strides,
@@ -168,8 +174,6 @@ def carried_backward_keys(
     keys,
     per_head,
     gradient_per_head,
-    gain,
-    factor,
     seed_low,
     seed_high,
     threshold,
@@ -183,14 +187,18 @@ def carried_backward_keys(
     CAUSAL: tl.constexpr,
     GRADIENT_CAUSAL: tl.constexpr,
     FROM_ABOVE: tl.constexpr,
+    LEARNED_KEEP: tl.constexpr,
+    GAINS_DIFFER: tl.constexpr,
     MASK: tl.constexpr,
     DROPOUT: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """DK and dV, and factor * dH_n into `gradient`, which may be `hidden`; one program for COLUMNS keys of a group.
+    """Write dK and dV, and factor * dH_n into `gradient`, which may be `hidden`.
 
+    One program for COLUMNS keys of a group.
+    `dkeep` (B * H, blocks of keys) gets the sums of dH_n H_{n-1}, if `old` is H_{n-1}, in the layout of `gradient`.
     A causal mask is not needed: the forward pass has stored -inf for later keys, whose weight and gradient are then 0.
     """
     batch, group, _ = locate(tl.program_id(0), groups, groups)
@@ -210,6 +218,9 @@ def carried_backward_keys(
         q_head = q + batch * q_strides[0] + query_head * q_strides[1]
         grad_head = grad_out + batch * grad_strides[0] + query_head * grad_strides[1]
         mask_head = mask + batch * mask_strides[0] + query_head * mask_strides[1]
+        head_gain = tl.load(gain + query_head)
+        head_factor = tl.load(factor + query_head)
+        keep_sums = tl.zeros([ROWS], tl.float32)
         for first in range(lowest, queries, ROWS):
             first = tl.multiple_of(first, ROWS)
             rows = first + within
@@ -235,13 +246,26 @@ def carried_backward_keys(
                 grad_scores += load_scores(at_head(grad_hidden, head, per_head) + tile, inside, 0.0, EVEN)
             to_offset, to_width = strip_of(first, queries, keys, GRADIENT_CAUSAL, ALIGNED)
             to_tile = to_offset + within[:, None] * to_width + columns[None, :]
-            passed_on = (grad_scores * factor).to(gradient.dtype.element_ty)
+            passed_on = (grad_scores * head_factor).to(gradient.dtype.element_ty)
             store_scores(at_head(gradient, head, gradient_per_head) + to_tile, passed_on, inside, EVEN)
+            if LEARNED_KEEP:
+                before = load_scores(at_head(old, head, gradient_per_head) + to_tile, inside, 0.0, EVEN)
+                if CAUSAL:
+                    before = tl.where(columns[None, :] <= rows[:, None], before, 0.0)  # later keys hold -inf
+                keep_sums += tl.sum(grad_scores * before, 1)
             q_rows = load_rows(q_head, rows, q_strides[2], queries, SIZE, BLOCK, EVEN)
-            grad_k = tl.dot(tl.trans(grad_scores.to(q_rows.dtype)), q_rows, grad_k, input_precision=PRECISION)
+            turned = tl.trans(grad_scores.to(q_rows.dtype))
+            if GAINS_DIFFER:
+                grad_k += head_gain * tl.dot(turned, q_rows, input_precision=PRECISION)
+            else:
+                grad_k = tl.dot(turned, q_rows, grad_k, input_precision=PRECISION)
+        if LEARNED_KEEP:
+            tl.store(at_head(dkeep, head, tl.num_programs(1)) + block, tl.sum(keep_sums, 0))
+    if not GAINS_DIFFER:
+        grad_k *= tl.load(gain + group * (heads // groups))
     dk_head = dk + batch * dk_strides[0] + group * dk_strides[1]
     dv_head = dv + batch * dv_strides[0] + group * dv_strides[1]
-    store_rows(dk_head, grad_k * gain, columns, dk_strides[2], keys, SIZE, BLOCK)
+    store_rows(dk_head, grad_k, columns, dk_strides[2], keys, SIZE, BLOCK)
     store_rows(dv_head, grad_v, columns, dv_strides[2], keys, VALUE_SIZE, VALUE_BLOCK)
 
 
@@ -253,17 +277,22 @@ def times_keys(
     first,
     queries,
     keys,
+    keep,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
     GRADIENT_CAUSAL: tl.constexpr,
+    RESCALE: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Rows first .. first + ROWS of a head's score gradient times its keys: (ROWS, BLOCK)."""
+    """Rows first .. first + ROWS of a head's score gradient times its keys: (ROWS, BLOCK).
+
+    With RESCALE the gradient is then overwritten with keep times it: no other program reads it.
+    """
     within = tl.arange(0, ROWS)
     offset, width = strip_of(first, queries, keys, GRADIENT_CAUSAL, ALIGNED)
     product = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -276,6 +305,8 @@ def times_keys(
         tile = gradient + offset + within[:, None] * width + columns[None, :]
         # Keys beyond `end` are in the same strip, where the gradient is 0, as long as tiles do not pass its width.
         scores = load_scores(tile, inside, 0.0, EVEN)
+        if RESCALE:
+            store_scores(tile, (scores * keep).to(gradient.dtype.element_ty), inside, EVEN)
         k_rows = load_rows(k_head, columns, k_stride, keys, SIZE, BLOCK, EVEN)
         product = tl.dot(scores.to(k_rows.dtype), k_rows, product, input_precision=PRECISION)
     return product
@@ -283,9 +314,14 @@ def times_keys(
 
 @triton.jit
 def carried_backward_queries(
+    q,
     k,
     gradient,
     dq,
+    dgain,
+    keep,
+    factor,
+    q_strides,
     k_strides,
     dq_strides,
     heads,
@@ -293,24 +329,30 @@ def carried_backward_queries(
     queries,
     keys,
     gradient_per_head,
-    factor,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
     GRADIENT_CAUSAL: tl.constexpr,
+    LEARNED_GAIN: tl.constexpr,
+    RESCALE: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """DQ = factor * gradient K, with what `carried_backward_keys` has written; one program for ROWS rows of a head."""
+    """Write dQ = factor * gradient K, with what `carried_backward_keys` has written.
+
+    One program for ROWS rows of a head.
+    `dgain` (B * H, blocks of queries) gets the sums of Q times gradient K.
+    """
     head = tl.program_id(0)
     block = tl.program_id(1)
     if CAUSAL:
         block = tl.num_programs(1) - 1 - block
     batch, query_head, group = locate(head, heads, groups)
     first = block * ROWS
+    rows = first + tl.arange(0, ROWS)
     product = times_keys(
         at_head(gradient, head, gradient_per_head),
         k + batch * k_strides[0] + group * k_strides[1],
@@ -318,15 +360,21 @@ def carried_backward_queries(
         first,
         queries,
         keys,
+        tl.load(keep + query_head),
         SIZE,
         BLOCK,
         ROWS,
         COLUMNS,
         CAUSAL,
         GRADIENT_CAUSAL,
+        RESCALE,
         EVEN,
         ALIGNED,
         PRECISION,
     )
+    if LEARNED_GAIN:
+        q_head = q + batch * q_strides[0] + query_head * q_strides[1]
+        q_rows = load_rows(q_head, rows, q_strides[2], queries, SIZE, BLOCK, EVEN).to(tl.float32)
+        tl.store(at_head(dgain, head, tl.num_programs(1)) + block, tl.sum(tl.sum(q_rows * product, 1), 0))
     dq_head = dq + batch * dq_strides[0] + query_head * dq_strides[1]
-    store_rows(dq_head, product * factor, first + tl.arange(0, ROWS), dq_strides[2], queries, SIZE, BLOCK)
+    store_rows(dq_head, product * tl.load(factor + query_head), rows, dq_strides[2], queries, SIZE, BLOCK)

@@ -15,11 +15,13 @@ import triton
 from torch import Tensor
 
 from .._dropout import survivor_factor
+from .._storage import as_scores
 from . import carried_kernels, stacked_kernels
 from .configs import Config, Tiles, config, generation, precision
 
 if TYPE_CHECKING:
     from .._carried_tiles import CarriedSettings
+    from .._coefficients import Coefficient
     from .._stacked_tiles import StackedSettings
     from .._strips import SoftmaxSettings
     from .._tiling import ScoreLayout
@@ -39,7 +41,7 @@ def carried_forward(
     """Write H_n into `hidden`, which may be `old` itself; the output and each row's log-sum-exp (B, H, Q)."""
     q, k, v = (_rows_contiguous(t) for t in (q, k, v))
     row, softmax = _row(q, v), settings.softmax
-    tiles = row.forward
+    tiles, scores = row.forward, as_scores(hidden)
     out = _empty_like(q, v.shape[3])
     logsumexp = q.new_empty(q.shape[:3], dtype=torch.float32)
     mask, mask_strides, kind = _mask(q, softmax)
@@ -48,8 +50,8 @@ def carried_forward(
             q,
             k,
             v,
-            hidden if old is None else old,
-            hidden,
+            scores if old is None else as_scores(old),
+            scores,
             out,
             logsumexp,
             mask,
@@ -61,8 +63,8 @@ def carried_forward(
             *_sizes(q, k),
             settings.layout.per_head,
             settings.old_layout.per_head,
-            settings.keep,
-            settings.gain,
+            _for_heads(settings.keep, q),
+            _for_heads(settings.gain, q),
             *_dropout(softmax),
             HAS_OLD=old is not None,
             OLD_CAUSAL=settings.old_causal,
@@ -82,29 +84,42 @@ def carried_backward(
     out: Tensor,
     hidden: Tensor,
     logsumexp: Tensor,
+    old: Tensor | None,
     *,
     grad_old: Tensor | None,
     settings: CarriedSettings,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; that of H_{n-1} is written into `grad_old`, which may be `hidden` itself."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, and of keep and gain (B, H), which are 0 for numbers.
+
+    That of H_{n-1} is written into `grad_old`, which may be `hidden` itself. That of keep needs `old`, H_{n-1}.
+    """
     q, k, v, grad_out = (_rows_contiguous(t) for t in (q, k, v, grad_out))
     row, softmax = _row(q, v), settings.softmax
-    gradient, layout, factor = _gradient_buffer(hidden, grad_old, settings)
+    gradient, layout, factor = _gradient_buffer(grad_old, q, settings)
+    learned = _is_learned(settings)
+    grid_keys, grid_queries = _grid(k, row.backward_keys.columns), _grid(q, row.backward_queries.rows)
+    grid_of_heads = (q.shape[0] * q.shape[1], grid_keys[1])
+    dkeep = q.new_zeros(grid_of_heads if learned and old is not None else (grid_of_heads[0], 1), dtype=torch.float32)
+    dgain = q.new_empty(grid_queries, dtype=torch.float32) if learned else dkeep
     dq, dk, dv = (_empty_like(t, t.shape[3]) for t in (q, k, v))
     mask, mask_strides, kind = _mask(q, softmax)
     with _on(q):
-        carried_kernels.carried_backward_keys[_grid(k, row.backward_keys.columns)](
+        carried_kernels.carried_backward_keys[grid_keys](
             q,
             v,
             grad_out,
             logsumexp,
             _row_sums(out, grad_out),
-            hidden,
+            as_scores(hidden),
             hidden if grad_hidden is None else grad_hidden,
             gradient,
             dk,
             dv,
+            gradient if old is None else as_scores(old),
+            dkeep,
             mask,
+            _for_heads(settings.gain, q),
+            _for_heads(factor, q),
             q.stride()[:3],
             v.stride()[:3],
             grad_out.stride()[:3],
@@ -114,45 +129,63 @@ def carried_backward(
             *_sizes(q, k),
             settings.layout.per_head,
             layout.per_head,
-            settings.gain,
-            factor,
             *_dropout(softmax),
             GRADIENT_CAUSAL=layout.causal,
             FROM_ABOVE=grad_hidden is not None,
+            LEARNED_KEEP=learned and old is not None,
+            GAINS_DIFFER=learned and q.shape[1] != k.shape[1],
             **_blocks(q, v),
             **_softmax_options(softmax, kind),
             **_tile_options(q, row.backward_keys, softmax),
         )
-        carried_kernels.carried_backward_queries[_grid(q, row.backward_queries.rows)](
+        carried_kernels.carried_backward_queries[grid_queries](
+            q,
             k,
             gradient,
             dq,
+            dgain,
+            _for_heads(settings.keep, q),
+            _for_heads(settings.gain / factor, q),
+            q.stride()[:3],
             k.stride()[:3],
             dq.stride()[:3],
             *_sizes(q, k),
             layout.per_head,
-            settings.gain / factor,
+            LEARNED_GAIN=learned,
+            RESCALE=grad_old is not None and factor is not settings.keep,
             CAUSAL=softmax.is_causal,
             GRADIENT_CAUSAL=layout.causal,
             SIZE=q.shape[3],
             BLOCK=_block(q.shape[3]),
             **_tile_options(q, row.backward_queries, softmax),
         )
-    if grad_old is not None and factor != settings.keep:
-        grad_old.mul_(settings.keep)
-    return dq, dk, dv
+    pair = (q.shape[0], q.shape[1])
+    return dq, dk, dv, dkeep.sum(dim=1).view(pair), dgain.sum(dim=1).view(pair)
 
 
 def _gradient_buffer(
-    hidden: Tensor, grad_old: Tensor | None, settings: CarriedSettings
+    grad_old: Tensor | None, q: Tensor, settings: CarriedSettings
 ) -> tuple[Tensor, ScoreLayout, float]:
     """Where the gradient of the scores goes, its layout, and the factor it is stored with."""
     if grad_old is None:
-        wide = torch.float32 if hidden.dtype == torch.float32 else torch.bfloat16  # float16 would lose small gradients
-        return torch.empty_like(hidden, dtype=wide), settings.layout, 1.0
+        return settings.new_buffer(settings.old_layout, q), settings.old_layout, 1.0
     if settings.old_layout != settings.layout:
         grad_old.zero_()  # keys that this layer has no scores of
-    return grad_old, settings.old_layout, settings.keep if abs(settings.keep) >= SMALLEST_KEEP else 1.0
+    keep = settings.keep
+    if isinstance(keep, Tensor) or _is_learned(settings) or abs(keep) < SMALLEST_KEEP:
+        return grad_old, settings.old_layout, 1.0
+    return grad_old, settings.old_layout, keep
+
+
+def _is_learned(settings: CarriedSettings) -> bool:
+    return isinstance(settings.keep, Tensor) or isinstance(settings.gain, Tensor)
+
+
+def _for_heads(value: Coefficient, like: Tensor) -> Tensor:
+    """A coefficient as one number for each head (H,) on the device."""
+    if isinstance(value, Tensor):
+        return value.contiguous()
+    return _numbers((value,), like.shape[1], like.device)[0]
 
 
 def stacked_forward(
@@ -170,7 +203,7 @@ def stacked_forward(
             q,
             k,
             v,
-            _weights(settings.weights, q.device),
+            _weights(settings, q),
             out,
             logsumexp,
             mask,
@@ -198,12 +231,14 @@ def stacked_backward(
     logsumexp: Tensor,
     *,
     settings: StackedSettings,
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Gradients of all queries, of all keys and of v."""
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Gradients of all queries, of all keys, of v and of the weights (L, B, H), which are 0 for numbers."""
     q, k = torch.stack(tuple(qs)), torch.stack(tuple(ks))
     v, grad_out = _rows_contiguous(v), _rows_contiguous(grad_out)
-    softmax = settings.softmax
+    softmax, weights = settings.softmax, _weights(settings, q)
     row_sums = _row_sums(out, grad_out)
+    blocks = triton.cdiv(q.shape[3], _row(q[0], q[0]).stacked_products.rows)
+    dweights = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2], blocks, dtype=torch.float32)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), _empty_like(v, v.shape[3])
     groups, members = k.shape[1] * k.shape[2], q.shape[2] // k.shape[2]
     per_group = members * softmax.layout.per_head
@@ -212,9 +247,9 @@ def stacked_backward(
     for first in range(0, groups, at_once):
         count = min(at_once, groups - first)
         with _on(q):
-            _score_gradient(grad_out, q, k, v, logsumexp, row_sums, gradient, dv, first, count, settings)
-            _term_gradients(q, k, gradient, dq, dk, first, count, settings)
-    return list(dq), list(dk), dv
+            _score_gradient(grad_out, q, k, v, weights, logsumexp, row_sums, gradient, dv, first, count, softmax)
+            _term_gradients(q, k, weights, gradient, dq, dk, dweights, first, count, settings)
+    return list(dq), list(dk), dv, dweights.sum(dim=2).view(q.shape[:3])
 
 
 def _score_gradient(
@@ -222,23 +257,23 @@ def _score_gradient(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    weights: Tensor,
     logsumexp: Tensor,
     row_sums: Tensor,
     gradient: Tensor,
     dv: Tensor,
     first: int,
     count: int,
-    settings: StackedSettings,
+    softmax: SoftmaxSettings,
 ) -> None:
-    """dH_n of the heads of `count` groups into `gradient`, and dV of these groups."""
-    softmax = settings.softmax
+    """Write dH_n of the heads of `count` groups into `gradient`, and dV of these groups."""
     tiles = _row(q[0], v).stacked_values
     mask, mask_strides, kind = _mask(q, softmax)
     stacked_kernels.stacked_backward_values[(count, triton.cdiv(k.shape[3], tiles.columns))](
         q,
         k,
         v,
-        _weights(settings.weights, q.device),
+        weights,
         grad_out,
         logsumexp,
         row_sums,
@@ -265,33 +300,64 @@ def _score_gradient(
 def _term_gradients(
     q: Tensor,
     k: Tensor,
+    weights: Tensor,
     gradient: Tensor,
     dq: Tensor,
     dk: Tensor,
+    dweights: Tensor,
     first: int,
     count: int,
     settings: StackedSettings,
 ) -> None:
     """dQ_l and dK_l of every term l, for the heads of `count` groups."""
     softmax = settings.softmax
-    weights = _weights(settings.weights, q.device)
+    learned = isinstance(settings.weights[0], Tensor)
     tiles = _row(q[0], q[0]).stacked_products
-    sizes = (*_sizes(q[0], k[0]), softmax.layout.per_head, first)
+    sizes = (*_sizes(q[0], k[0]), softmax.layout.per_head)
     options = {"SIZE": q.shape[4], "BLOCK": _block(q.shape[4]), "CAUSAL": softmax.is_causal}
     options |= _tile_options(q, tiles, softmax)
     members = q.shape[2] // k.shape[2]
     stacked_kernels.stacked_backward_queries[(count * members, triton.cdiv(q.shape[3], tiles.rows), q.shape[0])](
-        k, weights, gradient, dq, k.stride()[:4], dq.stride()[:4], *sizes, **options
+        q,
+        k,
+        weights,
+        gradient,
+        dq,
+        dweights,
+        q.stride()[:4],
+        k.stride()[:4],
+        dq.stride()[:4],
+        *sizes,
+        q.shape[1] * q.shape[2],
+        first,
+        LEARNED=learned,
+        **options,
     )
     stacked_kernels.stacked_backward_keys[(count, triton.cdiv(k.shape[3], tiles.columns), q.shape[0])](
-        q, weights, gradient, dk, q.stride()[:4], dk.stride()[:4], *sizes, **options
+        q,
+        weights,
+        gradient,
+        dk,
+        q.stride()[:4],
+        dk.stride()[:4],
+        *sizes,
+        first,
+        WEIGHTS_DIFFER=learned and members > 1,
+        **options,
     )
 
 
-@functools.lru_cache(maxsize=256)
-def _weights(weights: tuple[float, ...], device: torch.device) -> Tensor:
-    """The terms' weights on the device; the same in every step, so copied there once."""
-    return torch.tensor(weights, dtype=torch.float32, device=device)
+def _weights(settings: StackedSettings, q: Tensor) -> Tensor:
+    """The weights of the terms (L, H) of `q` (L, B, H, Q, D)."""
+    if isinstance(settings.weights[0], Tensor):
+        return torch.stack(list(settings.weights))  # type: ignore[arg-type]
+    return _numbers(settings.weights, q.shape[2], q.device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbers(values: tuple[float, ...], heads: int, device: torch.device) -> Tensor:
+    """Numbers (L, H), the same for all heads, on the device; the same in every step, so copied there once."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1).repeat(1, heads)
 
 
 def _row_sums(out: Tensor, grad_out: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ def sum_of_terms(
     rows,
     columns,
     terms,
+    heads,
     queries,
     keys,
     SIZE: tl.constexpr,
@@ -48,14 +49,15 @@ def sum_of_terms(
     EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """A tile of H_n (ROWS, COLUMNS)."""
+    """A tile of H_n (ROWS, COLUMNS); `weights` are those of the head, `heads` apart."""
     scores = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for term in range(0, terms):
+    for _ in range(0, terms):
         q_rows = load_rows(q_head, rows, q_strides[3], queries, SIZE, BLOCK, EVEN)
         k_rows = load_rows(k_head, columns, k_strides[3], keys, SIZE, BLOCK, EVEN)
-        scores += tl.load(weights + term) * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+        scores += tl.load(weights) * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
         q_head += q_strides[0]  # step by step: term * stride may pass 2^31
         k_head += k_strides[0]
+        weights += heads
     return scores
 
 
@@ -119,12 +121,13 @@ def stacked_forward(
         scores = sum_of_terms(
             q_head,
             k_head,
-            weights,
+            weights + query_head,
             q_strides,
             k_strides,
             rows,
             columns,
             terms,
+            heads,
             queries,
             keys,
             SIZE,
@@ -191,7 +194,7 @@ def stacked_backward_values(
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """dV, and dH_n into the scratch `gradient`, which starts with the heads of `first_group`.
+    """Write dV, and dH_n into the scratch `gradient`, which starts with the heads of `first_group`.
 
     One program for COLUMNS keys of a group.
     """
@@ -219,12 +222,13 @@ def stacked_backward_values(
             scores = sum_of_terms(
                 q_head,
                 k_head,
-                weights,
+                weights + query_head,
                 q_strides,
                 k_strides,
                 rows,
                 columns,
                 terms,
+                heads,
                 queries,
                 keys,
                 SIZE,
@@ -260,10 +264,13 @@ def stacked_backward_values(
 
 @triton.jit(do_not_specialize=["first_group"])
 def stacked_backward_queries(
+    q,
     k,
     weights,
     gradient,
     dq,
+    dweights,
+    q_strides,
     k_strides,
     dq_strides,
     heads,
@@ -271,21 +278,29 @@ def stacked_backward_queries(
     queries,
     keys,
     per_head,
+    all_heads,
     first_group,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    LEARNED: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """dQ_l = weight_l gradient K_l; one program for ROWS rows of a head and a term l."""
+    """Write dQ_l = weight_l gradient K_l; one program for ROWS rows of a head and a term l.
+
+    `dweights` (L, B * H, blocks of queries) gets the sums of Q_l times gradient K_l.
+    """
     local_head = tl.program_id(0)
-    first = tl.program_id(1) * ROWS
+    block = tl.program_id(1)
     term = tl.program_id(2)
-    batch, query_head, group = locate(first_group * (heads // groups) + local_head, heads, groups)
+    head = first_group * (heads // groups) + local_head
+    batch, query_head, group = locate(head, heads, groups)
+    first = block * ROWS
+    rows = first + tl.arange(0, ROWS)
     product = times_keys(
         at_head(gradient, local_head, per_head),
         at_head(k, term, k_strides[0]) + batch * k_strides[1] + group * k_strides[2],
@@ -293,19 +308,26 @@ def stacked_backward_queries(
         first,
         queries,
         keys,
+        1.0,
         SIZE,
         BLOCK,
         ROWS,
         COLUMNS,
         CAUSAL,
         CAUSAL,
+        False,
         EVEN,
         ALIGNED,
         PRECISION,
     )
     dq_head = at_head(dq, term, dq_strides[0]) + batch * dq_strides[1] + query_head * dq_strides[2]
-    rows = first + tl.arange(0, ROWS)
-    store_rows(dq_head, product * tl.load(weights + term), rows, dq_strides[3], queries, SIZE, BLOCK)
+    weight = tl.load(weights + term * heads + query_head)
+    store_rows(dq_head, product * weight, rows, dq_strides[3], queries, SIZE, BLOCK)
+    if LEARNED:
+        q_head = at_head(q, term, q_strides[0]) + batch * q_strides[1] + query_head * q_strides[2]
+        q_rows = load_rows(q_head, rows, q_strides[3], queries, SIZE, BLOCK, EVEN).to(tl.float32)
+        to_head = at_head(dweights, term * all_heads + head, tl.num_programs(1))
+        tl.store(to_head + block, tl.sum(tl.sum(q_rows * product, 1), 0))
 
 
 @triton.jit(do_not_specialize=["first_group"])
@@ -327,11 +349,15 @@ def stacked_backward_keys(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    WEIGHTS_DIFFER: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """dK_l = weight_l gradient^T Q_l, summed over the heads of a group; one program for COLUMNS keys and a term."""
+    """Write dK_l = weight_l gradient^T Q_l, summed over the heads of a group.
+
+    One program for COLUMNS keys and a term.
+    """
     local_group = tl.program_id(0)
     block = tl.program_id(1)
     term = tl.program_id(2)
@@ -346,13 +372,19 @@ def stacked_backward_keys(
         query_head = group * (heads // groups) + member
         from_head = at_head(gradient, local_group * (heads // groups) + member, per_head)
         q_head = at_head(q, term, q_strides[0]) + batch * q_strides[1] + query_head * q_strides[2]
+        weight = tl.load(weights + term * heads + query_head)
         for first in range(lowest, queries, ROWS):
             rows = first + within
             offset, width = strip_of(first, queries, keys, CAUSAL, ALIGNED)
             inside = (rows < queries)[:, None] & (columns < width)[None, :]
             tile = from_head + offset + within[:, None] * width + columns[None, :]
             q_rows = load_rows(q_head, rows, q_strides[3], queries, SIZE, BLOCK, EVEN)
-            scores = tl.trans(load_scores(tile, inside, 0.0, EVEN).to(q_rows.dtype))
-            grad_k = tl.dot(scores, q_rows, grad_k, input_precision=PRECISION)
+            turned = tl.trans(load_scores(tile, inside, 0.0, EVEN).to(q_rows.dtype))
+            if WEIGHTS_DIFFER:
+                grad_k += weight * tl.dot(turned, q_rows, input_precision=PRECISION)
+            else:
+                grad_k = tl.dot(turned, q_rows, grad_k, input_precision=PRECISION)
+    if not WEIGHTS_DIFFER:
+        grad_k *= tl.load(weights + term * heads + group * (heads // groups))
     dk_head = at_head(dk, term, dk_strides[0]) + batch * dk_strides[1] + group * dk_strides[2]
-    store_rows(dk_head, grad_k * tl.load(weights + term), columns, dk_strides[3], keys, SIZE, BLOCK)
+    store_rows(dk_head, grad_k, columns, dk_strides[3], keys, SIZE, BLOCK)

@@ -24,9 +24,11 @@ def _carried_backward(
     hidden: Tensor,
     logsumexp: Tensor,
     grad_old: Tensor | None,
+    old: Tensor | None,
     **settings: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dkeep, dgain = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dkeep, dgain
 
 
 def _stacked_forward(qs: list[Tensor], ks: list[Tensor], v: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
@@ -41,8 +43,9 @@ def _stacked_backward(
     out: Tensor,
     logsumexp: Tensor,
     **settings: Any,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    return torch.empty_like(v), [torch.empty_like(q) for q in qs], [torch.empty_like(k) for k in ks]
+) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
+    dweights = v.new_empty((len(qs), *qs[0].shape[:2]), dtype=torch.float32)
+    return torch.empty_like(v), [torch.empty_like(q) for q in qs], [torch.empty_like(k) for k in ks], dweights
 
 
 def _output(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 //
 // Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head size.
 // A strip's scores (rows, width) lie contiguously; _tiling.py says where, and the two must agree.
+// A coefficient is one number for all heads, or one for each.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -18,6 +19,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 // The BLAS that libtorch_cpu itself uses; at::native::cpublas::gemm is not exported.
@@ -185,6 +187,63 @@ float exp_and_sum(const float* x, float* weights, float max, int64_t n) {
     sum = sum + or_else(value, 0.0f, count);
   });
   return total(sum);
+}
+
+// Scores in two bytes: H in float16, saturating, and its gradient in bfloat16 in the same memory. See _storage.py.
+
+using at::BFloat16;
+using at::Half;
+
+inline Vec saturated(const Vec& x) {  // what is infinite stays so, and NaN
+  constexpr float most = 65504.0f;
+  return Vec::blendv(at::vec::clamp(x, Vec(-most), Vec(most)), x, x.abs() == Vec(INF));
+}
+
+// x = the float16 next to x + keep * old, which is stored as well; the softmax sees what is stored
+void inherit_and_store(float* x, const Half* old, float keep, Half* stored, int64_t n) {
+  using Halves = at::vec::Vectorized<Half>;
+  const Vec factor(keep);
+  int64_t j = 0;
+  for (; j + Halves::size() <= n; j += Halves::size()) {
+    Vec a = Vec::loadu(x + j), b = Vec::loadu(x + j + Vec::size());
+    if (old) {
+      const auto [c, d] = at::vec::convert_to_float<Half>(Halves::loadu(old + j));
+      a = at::vec::fmadd(factor, c, a);
+      b = at::vec::fmadd(factor, d, b);
+    }
+    const Halves rounded = at::vec::convert_from_float<Half>(saturated(a), saturated(b));
+    rounded.store(stored + j);
+    const auto [c, d] = at::vec::convert_to_float<Half>(rounded);
+    c.store(x + j);
+    d.store(x + j + Vec::size());
+  }
+  for (; j < n; ++j) {
+    const float value = old ? std::fma(keep, static_cast<float>(old[j]), x[j]) : x[j];
+    stored[j] = std::isinf(value) ? value : std::min(std::max(value, -65504.0f), 65504.0f);
+    if (std::isnan(value)) stored[j] = NOT_A_NUMBER;
+    x[j] = stored[j];
+  }
+}
+
+template <typename T>
+void widen(const T* from, float* to, int64_t n) {
+  using Narrow = at::vec::Vectorized<T>;
+  int64_t j = 0;
+  for (; j + Narrow::size() <= n; j += Narrow::size()) {
+    const auto [a, b] = at::vec::convert_to_float<T>(Narrow::loadu(from + j));
+    a.store(to + j);
+    b.store(to + j + Vec::size());
+  }
+  for (; j < n; ++j) to[j] = from[j];
+}
+
+void narrow(const float* from, BFloat16* to, int64_t n) {
+  using Narrow = at::vec::Vectorized<BFloat16>;
+  int64_t j = 0;
+  for (; j + Narrow::size() <= n; j += Narrow::size()) {
+    at::vec::convert_from_float<BFloat16>(Vec::loadu(from + j), Vec::loadu(from + j + Vec::size())).store(to + j);
+  }
+  for (; j < n; ++j) to[j] = from[j];
 }
 
 // The hash of _dropout.py: both must drop the same weights.
@@ -355,6 +414,11 @@ struct Strips {  // where the strips of one head lie; `ScoreLayout` of _tiling.p
   int64_t per_head() const { return queries == 0 ? 0 : offset(count() - 1) + rows(count() - 1) * width(count() - 1); }
 };
 
+struct Coefficient {  // of one head, or shared by all
+  at::ArrayRef<double> values;
+  float operator[](int64_t head) const { return values[values.size() == 1 ? 0 : head]; }
+};
+
 class Scratch {  // a run of floats for each thread
  public:
   Scratch(int64_t size, const Tensor& like)
@@ -377,23 +441,19 @@ void scale_row(float* x, float factor, int64_t n) {
   by_vectors(n, [&](int64_t j, int count) { (load(x + j, count) * Vec(factor)).store(x + j, count); });
 }
 
-std::tuple<Tensor, Tensor> carried_forward(
-    const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const OptionalTensor& old, const Tensor& hidden,
-    const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
-    int64_t tile) {
-  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+// `hidden` is float32, or bfloat16 whose bits are those of float16: then a strip is computed beside it and rounded into it.
+template <typename Stored>
+void carried_forward_strips(
+    const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& old, const Tensor& hidden,
+    const SoftmaxSettings& softmax, Coefficient keeps, Coefficient gains, const Strips& strips, const Strips& olds,
+    const Tensor& out, const Tensor& logsumexp) {
+  constexpr bool direct = std::is_same_v<Stored, float>;
   const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), size = q.size(3), value_size = v.size(3);
   const int64_t shared = heads / k.size(1);
-  Tensor out = tokens_first(q, heads, queries, value_size);
-  Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
-  if (keys == 0) out.zero_();
-  if (q.numel() == 0 || keys == 0) return {out.to(q_in.scalar_type()), logsumexp.fill_(INF)};
-  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
-  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
-  float* const scores = hidden.mutable_data_ptr<float>();
-  const float* const before = old ? old->const_data_ptr<float>() : nullptr;
-  const bool in_place = before == scores;  // the old scores are then added inside the matrix product
-  const int64_t rows = std::min(tile, queries);
+  Stored* const scores = static_cast<Stored*>(hidden.mutable_data_ptr());
+  const Stored* const before = old ? static_cast<const Stored*>(old->const_data_ptr()) : nullptr;
+  const bool in_place = direct && before == scores;  // the old scores are then added inside the matrix product
+  const int64_t rows = std::min(strips.tile, queries);
   const Scratch scratch(rows * keys + keys + rows, q);
 
   at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
@@ -402,19 +462,30 @@ std::tuple<Tensor, Tensor> carried_forward(
     float* const inverses = factors + keys;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / heads, h = item % heads;
+      const float keep = keeps[h], gain = gains[h];
       const Matrix qs = head(q, b, h), ks = head(k, b, h / shared), vs = head(v, b, h / shared);
       const MutableMatrix outs = mutable_head(out, b, h);
       for (int64_t i = 0; i < strips.count(); ++i) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
-        const MutableMatrix strip{scores + item * strips.per_head() + strips.offset(i), width};
+        Stored* const place = scores + item * strips.per_head() + strips.offset(i);
+        float* computed = weights;
+        if constexpr (direct) computed = place;
+        const MutableMatrix strip{computed, width};
         scores_of(count, width, size, gain, qs.from(first), ks, in_place ? keep : 0.0f, strip);
-        const float* old_row = before && !in_place ? before + item * olds.per_head() + olds.offset(i) : nullptr;
+        const Stored* old_row = before && !in_place ? before + item * olds.per_head() + olds.offset(i) : nullptr;
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
-          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
+          const RowPosition at{b, h, row, item * queries + row, softmax.causal ? row + 1 : width, width};
           float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
-          softmax_row(
-              strip.data + r * width, old_row, keep, weights + r * width, factors, at, softmax, inverses[r], *line);
+          float* const values = strip.data + r * width;
+          const float* added = nullptr;
+          if constexpr (direct) {
+            added = old_row;
+          } else {
+            inherit_and_store(values, old_row, keep, place + r * width, at.seen);
+            std::fill(place + r * width + at.seen, place + (r + 1) * width, Half(-INF));
+          }
+          softmax_row(values, added, keep, weights + r * width, factors, at, softmax, inverses[r], *line);
           if (old_row) old_row += olds.width(i);
         }
         read_values(count, value_size, width, {weights, width}, vs, outs.from(first));
@@ -422,87 +493,180 @@ std::tuple<Tensor, Tensor> carried_forward(
       }
     }
   });
+}
+
+std::tuple<Tensor, Tensor> carried_forward(
+    const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const OptionalTensor& old, const Tensor& hidden,
+    const OptionalTensor& mask, at::ArrayRef<double> keep, at::ArrayRef<double> gain, bool causal, bool old_causal,
+    double dropout_p, int64_t seed, int64_t tile) {
+  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+  const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2);
+  Tensor out = tokens_first(q, heads, queries, v.size(3));
+  Tensor logsumexp = at::empty({q.size(0), heads, queries}, q.options());
+  if (keys == 0) out.zero_();
+  if (q.numel() == 0 || keys == 0) return {out.to(q_in.scalar_type()), logsumexp.fill_(INF)};
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
+  const auto run = hidden.scalar_type() == at::kFloat ? carried_forward_strips<float> : carried_forward_strips<Half>;
+  run(q, k, v, old, hidden, softmax, {keep}, {gain}, strips, olds, out, logsumexp);
   return {out.to(q_in.scalar_type()), logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor> carried_backward(
-    const Tensor& grad_in, const OptionalTensor& grad_hidden, const Tensor& q_in, const Tensor& k_in,
-    const Tensor& v_in, const Tensor& out_in, const Tensor& hidden, const Tensor& logsumexp,
-    const OptionalTensor& grad_old,
-    const OptionalTensor& mask, double keep, double gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
-    int64_t tile) {
-  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
-  const Tensor dout = as_float(grad_in), out = as_float(out_in);
+struct CarriedGradients {
+  Tensor dq, dk, dv;
+  Tensor dkeep, dgain;  // (B, H)
+};
+
+// With `reverse`, H_{n-1} = (H_n - gain Q K^T) / keep is written over H_n. Otherwise `old` is H_{n-1}, or nothing where
+// the gradient of keep is not asked for.
+template <typename Stored>
+void carried_backward_strips(
+    const Tensor& dout, const OptionalTensor& grad_hidden, const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& out, const Tensor& hidden, const Tensor& logsumexp, const OptionalTensor& grad_old,
+    const OptionalTensor& old, bool reverse, const SoftmaxSettings& softmax, Coefficient keeps, Coefficient gains,
+    const Strips& strips, const Strips& olds, const CarriedGradients& grads) {
+  constexpr bool direct = std::is_same_v<Stored, float>;
+  using Gradient = std::conditional_t<direct, float, BFloat16>;
   const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), size = q.size(3), value_size = v.size(3);
-  const int64_t groups = k.size(1), shared = heads / groups;
-  const bool grouped = groups != heads;
-  Tensor dq = gradient_like(q);
-  Tensor dk = grouped ? tokens_first(k, heads, keys, size) : gradient_like(k);
-  Tensor dv = grouped ? tokens_first(v, heads, keys, value_size) : gradient_like(v);
-  if (q.numel() == 0 || keys == 0) {
-    return {at::zeros_like(q_in), at::zeros_like(k_in), at::zeros_like(v_in)};
-  }
-  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
-  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
-  const float* const scores = hidden.const_data_ptr<float>();
+  const int64_t shared = heads / k.size(1);
+  Stored* const scores = static_cast<Stored*>(hidden.mutable_data_ptr());
   const Tensor carried_in = grad_hidden ? grad_hidden->contiguous() : Tensor();
-  const float* const carried = grad_hidden ? carried_in.const_data_ptr<float>() : nullptr;
-  float* const inherited = grad_old ? grad_old->mutable_data_ptr<float>() : nullptr;
-  const int64_t rows = std::min(tile, queries);
-  const Scratch scratch(2 * rows * keys + keys, q);
+  const Gradient* const carried = grad_hidden ? static_cast<const Gradient*>(carried_in.const_data_ptr()) : nullptr;
+  Gradient* const inherited = grad_old ? static_cast<Gradient*>(grad_old->mutable_data_ptr()) : nullptr;
+  const Stored* const before = old ? static_cast<const Stored*>(old->const_data_ptr()) : nullptr;
+  const int64_t rows = std::min(strips.tile, queries);
+  const Scratch scratch(2 * rows * keys + (direct ? 1 : 4) * keys, q);
 
   at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
     float* const weights = scratch.mine();
     float* const gradient = weights + rows * keys;
     float* const factors = gradient + rows * keys;
+    float* const wide = factors + keys;  // a row of scores, of the gradient from above, and of the one that goes below
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / heads, h = item % heads;
+      const float keep = keeps[h], gain = gains[h];
       const Matrix qs = head(q, b, h), ks = head(k, b, h / shared), vs = head(v, b, h / shared);
       const Matrix douts = head(dout, b, h), outs = head(out, b, h);
-      const MutableMatrix dqs = mutable_head(dq, b, h), dks = mutable_head(dk, b, h), dvs = mutable_head(dv, b, h);
+      const MutableMatrix dqs = mutable_head(grads.dq, b, h), dks = mutable_head(grads.dk, b, h);
+      const MutableMatrix dvs = mutable_head(grads.dv, b, h);
+      double dkeep = 0.0, dgain = 0.0;
       float beta = 0.0f;  // the last strip is the widest: it writes what the others add to
       for (int64_t i = strips.count() - 1; i >= 0; --i, beta = 1.0f) {
         const int64_t first = strips.first(i), count = strips.rows(i), width = strips.width(i);
         const int64_t place = item * strips.per_head() + strips.offset(i);
+        const int64_t old_place = item * olds.per_head() + olds.offset(i), old_width = olds.width(i);
         scores_of(count, width, value_size, 1.0f, douts.from(first), vs, 0.0f, {gradient, width});
         for (int64_t r = 0; r < count; ++r) {
-          const int64_t row = first + r, skip = place + r * width;
-          const int64_t old_width = olds.width(i);
-          const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
-          const int64_t old_place = item * olds.per_head() + olds.offset(i) + r * old_width;
-          float* const below = inherited ? inherited + old_place : nullptr;
+          const int64_t row = first + r, skip = place + r * width, old_skip = old_place + r * old_width;
+          const RowPosition at{b, h, row, item * queries + row, softmax.causal ? row + 1 : width, width};
+          const float *line = nullptr, *above = nullptr;
+          float* below = nullptr;
+          if constexpr (direct) {
+            line = scores + skip;
+            above = carried ? carried + skip : nullptr;
+            below = inherited ? inherited + old_skip : nullptr;
+          } else {
+            widen(scores + skip, wide, at.seen);
+            if (carried) widen(carried + skip, wide + keys, at.seen);
+            line = wide;
+            above = carried ? wide + keys : nullptr;
+            below = inherited ? wide + 2 * keys : nullptr;
+          }
           softmax_row_backward(
-              scores + skip, carried ? carried + skip : nullptr, weights + r * width, gradient + r * width, factors,
-              below, keep, at, softmax, logsumexp.const_data_ptr<float>()[item * queries + row],
+              line, above, weights + r * width, gradient + r * width, factors, below, keep, at, softmax,
+              logsumexp.const_data_ptr<float>()[item * queries + row],
               dot(douts.from(row).data, outs.from(row).data, value_size));
-          if (below) std::fill(below + width, below + old_width, 0.0f);
+          if constexpr (!direct) {
+            if (inherited) narrow(below, inherited + old_skip, width);
+          }
+          if (inherited) std::fill(inherited + old_skip + width, inherited + old_skip + old_width, Gradient(0.0f));
+          if (before) {
+            const float* earlier = nullptr;
+            if constexpr (direct) {
+              earlier = before + old_skip;
+            } else {
+              widen(before + old_skip, wide, at.seen);
+              earlier = wide;
+            }
+            dkeep += dot(gradient + r * width, earlier, at.seen);
+          }
+        }
+        if constexpr (direct) {
+          if (reverse) {
+            const MutableMatrix strip{scores + place, width};
+            scores_of(count, width, size, -gain / keep, qs.from(first), ks, 1.0f / keep, strip);
+            for (int64_t r = 0; r < count; ++r) {
+              const int64_t seen = softmax.causal ? first + r + 1 : width;
+              dkeep += dot(gradient + r * width, strip.data + r * width, seen);
+            }
+          }
         }
         const Matrix change{gradient, width};
         gather(width, value_size, count, 1.0f, {weights, width}, douts.from(first), beta, dvs);
-        product(Op::plain, Op::plain, count, size, width, gain, change, ks, 0.0f, dqs.from(first));
+        product(Op::plain, Op::plain, count, size, width, 1.0f, change, ks, 0.0f, dqs.from(first));
+        for (int64_t r = first; r < first + count; ++r) {
+          dgain += dot(qs.from(r).data, dqs.from(r).data, size);
+          scale_row(dqs.from(r).data, gain, size);
+        }
         gather(width, size, count, gain, change, qs.from(first), beta, dks);
       }
+      grads.dkeep.mutable_data_ptr<float>()[item] = static_cast<float>(dkeep);
+      grads.dgain.mutable_data_ptr<float>()[item] = static_cast<float>(dgain);
     }
   });
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> carried_backward(
+    const Tensor& grad_in, const OptionalTensor& grad_hidden, const Tensor& q_in, const Tensor& k_in,
+    const Tensor& v_in, const Tensor& out_in, const Tensor& hidden, const Tensor& logsumexp,
+    const OptionalTensor& grad_old, const OptionalTensor& old, bool reverse, const OptionalTensor& mask,
+    at::ArrayRef<double> keep, at::ArrayRef<double> gain, bool causal, bool old_causal, double dropout_p, int64_t seed,
+    int64_t tile) {
+  const Tensor q = as_float(q_in), k = as_float(k_in), v = as_float(v_in);
+  const Tensor dout = as_float(grad_in), out = as_float(out_in);
+  const int64_t heads = q.size(1), queries = q.size(2), keys = k.size(2), groups = k.size(1);
+  const bool grouped = groups != heads;
+  const CarriedGradients grads{
+      gradient_like(q),
+      grouped ? tokens_first(k, heads, keys, q.size(3)) : gradient_like(k),
+      grouped ? tokens_first(v, heads, keys, v.size(3)) : gradient_like(v),
+      at::zeros({q.size(0), heads}, q.options()),
+      at::zeros({q.size(0), heads}, q.options())};
+  if (q.numel() == 0 || keys == 0) {
+    return {at::zeros_like(q_in), at::zeros_like(k_in), at::zeros_like(v_in), grads.dkeep, grads.dgain};
+  }
+  const bool wide = hidden.scalar_type() == at::kFloat;
+  TORCH_CHECK(wide || !reverse, "scores in two bytes cannot be run backwards");
+  const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
+  const Strips strips{queries, keys, tile, causal}, olds{queries, keys, tile, old_causal};
+  const auto run = wide ? carried_backward_strips<float> : carried_backward_strips<Half>;
+  run(dout, grad_hidden, q, k, v, out, hidden, logsumexp, grad_old, old, reverse, softmax, {keep}, {gain}, strips,
+      olds, grads);
   const auto dtype = q_in.scalar_type();
-  return {dq.to(dtype), sum_groups(dk, groups).to(dtype), sum_groups(dv, groups).to(dtype)};
+  return {
+      grads.dq.to(dtype), sum_groups(grads.dk, groups).to(dtype), sum_groups(grads.dv, groups).to(dtype), grads.dkeep,
+      grads.dgain};
 }
 
 struct Stack {  // the layers whose sum is H_n, side by side along the head size: one product makes their sum
   std::vector<Tensor> qs, ks;
-  std::vector<double> weights;
+  std::vector<double> weights;  // one a layer, or one a layer and head
   int64_t size, heads, shared;
 
   Stack(at::TensorList q_list, at::TensorList k_list, at::ArrayRef<double> w) : weights(w.begin(), w.end()) {
-    TORCH_CHECK(!q_list.empty() && q_list.size() == k_list.size() && q_list.size() == w.size(), "one weight a layer");
     for (const Tensor& q : q_list) qs.push_back(as_float(q));
     for (const Tensor& k : k_list) ks.push_back(as_float(k));
+    TORCH_CHECK(!qs.empty() && qs.size() == ks.size(), "as many keys as queries");
     size = qs[0].size(3);
     heads = qs[0].size(1);
     shared = heads / ks[0].size(1);
+    TORCH_CHECK(w.size() == qs.size() || w.size() == qs.size() * heads, "one weight a layer, or a layer and head");
   }
 
   int64_t depth() const { return static_cast<int64_t>(qs.size()); }
+  float weight(int64_t l, int64_t h) const {
+    return weights[weights.size() == qs.size() ? l : l * heads + h];
+  }
   int64_t wide() const { return depth() * size; }
 
   void gather_keys(int64_t b, int64_t h, int64_t keys, float* into) const {
@@ -515,7 +679,7 @@ struct Stack {  // the layers whose sum is H_n, side by side along the head size
   void gather_queries(int64_t b, int64_t h, int64_t first, int64_t count, float* into) const {
     for (int64_t l = 0; l < depth(); ++l) {
       const Matrix from = head(qs[l], b, h).from(first);
-      const float weight = weights[l];
+      const float weight = this->weight(l, h);
       for (int64_t r = 0; r < count; ++r) {
         for (int64_t d = 0; d < size; ++d) into[r * wide() + l * size + d] = weight * from.data[r * from.ld + d];
       }
@@ -568,7 +732,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
   return {out.to(v_in.scalar_type()), logsumexp};
 }
 
-std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
+std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>, Tensor> stacked_backward(
     const Tensor& grad_in, at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, const Tensor& out_in,
     const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal,
     double dropout_p, int64_t seed, int64_t tile) {
@@ -578,6 +742,7 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
   const int64_t size = stack.size, wide = stack.wide(), groups = v.size(1), depth = stack.depth();
   const bool grouped = groups != heads;
   Tensor dv = grouped ? tokens_first(v, heads, keys, value_size) : gradient_like(v);
+  Tensor dweights = at::zeros({depth, q.size(0), heads}, q.options());
   std::vector<Tensor> dqs, dks;
   for (int64_t l = 0; l < depth; ++l) {
     dqs.push_back(gradient_like(stack.qs[l]));
@@ -585,7 +750,7 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
   }
   if (q.numel() == 0 || keys == 0) {
     for (int64_t l = 0; l < depth; ++l) dqs[l] = at::zeros_like(q_list[l]), dks[l] = at::zeros_like(k_list[l]);
-    return {at::zeros_like(v_in), dqs, dks};
+    return {at::zeros_like(v_in), dqs, dks, dweights};
   }
   const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal};
@@ -626,9 +791,13 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
         gather(width, wide, count, 1.0f, change, {ours, wide}, beta, {dtheirs, wide});
         for (int64_t l = 0; l < depth; ++l) {
           const MutableMatrix into = mutable_head(dqs[l], b, h).from(first);
-          const float weight = stack.weights[l];
+          const Matrix own = head(stack.qs[l], b, h).from(first);
+          const float weight = stack.weight(l, h);
+          float& dweight = dweights.mutable_data_ptr<float>()[l * q.size(0) * heads + item];
           for (int64_t r = 0; r < count; ++r) {
-            for (int64_t d = 0; d < size; ++d) into.data[r * into.ld + d] = weight * dours[r * wide + l * size + d];
+            const float* const change_row = dours + r * wide + l * size;
+            dweight += dot(own.data + r * own.ld, change_row, size);
+            for (int64_t d = 0; d < size; ++d) into.data[r * into.ld + d] = weight * change_row[d];
           }
         }
       }
@@ -642,26 +811,28 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> stacked_backward(
     dqs[l] = dqs[l].to(q_list[l].scalar_type());
     dks[l] = sum_groups(dks[l], groups).to(k_list[l].scalar_type());
   }
-  return {sum_groups(dv, groups).to(v_in.scalar_type()), dqs, dks};
+  return {sum_groups(dv, groups).to(v_in.scalar_type()), dqs, dks, dweights};
 }
 
 }  // namespace
 
 TORCH_LIBRARY(uncollapse_native, m) {
   m.def(
-      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, *, Tensor? attn_mask, float keep, "
-      "float gain, bool is_causal, bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+      "carried_forward(Tensor q, Tensor k, Tensor v, Tensor? old, Tensor(a!) hidden, *, Tensor? attn_mask, "
+      "float[] keep, float[] gain, bool is_causal, bool old_causal, float dropout_p, int seed, int tile) "
+      "-> (Tensor, Tensor)");
   m.def(
-      "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, Tensor hidden, "
-      "Tensor logsumexp, Tensor(a!)? grad_old, *, Tensor? attn_mask, float keep, float gain, bool is_causal, "
-      "bool old_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor, Tensor)");
+      "carried_backward(Tensor grad_out, Tensor? grad_hidden, Tensor q, Tensor k, Tensor v, Tensor out, "
+      "Tensor(a!) hidden, Tensor logsumexp, Tensor(b!)? grad_old, Tensor? old, *, bool reverse, Tensor? attn_mask, "
+      "float[] keep, float[] gain, bool is_causal, bool old_causal, float dropout_p, int seed, int tile) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, *, float[] weights, Tensor? attn_mask, bool is_causal, "
       "float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
       "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, *, "
       "float[] weights, Tensor? attn_mask, bool is_causal, float dropout_p, int seed, int tile) "
-      "-> (Tensor, Tensor[], Tensor[])");
+      "-> (Tensor, Tensor[], Tensor[], Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(uncollapse_native, CPU, m) {
