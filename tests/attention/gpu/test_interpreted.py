@@ -23,3 +23,13 @@ def run_group(file, *options):
 
 def test_the_kernels_are_the_definition():
     run_group("interpreted_parity.py", "-q", "-o", "console_output_style=classic", "--no-header", "-rN")
+
+
+def test_some_seeded_bugs_are_noticed():
+    run_group("interpreted_bugs.py", "-q")
+
+
+@pytest.mark.slow
+def test_every_seeded_bug_is_noticed(monkeypatch):
+    monkeypatch.setenv("ALL_BUGS", "1")
+    run_group("interpreted_bugs.py", "-q")

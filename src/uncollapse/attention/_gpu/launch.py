@@ -32,6 +32,7 @@ if triton.knobs.runtime.interpret:
     repair()
 
 SMALLEST_KEEP = 2.0**-20  # below, keep * gradient would lose digits to underflow that dQ needs
+SUMMED_ROWS = 32  # a program of `output_row_sums`
 SCRATCH_BYTES = 1 << 26  # for the score gradient of a few heads of `stacked`; one group of heads in any case
 
 
@@ -364,7 +365,7 @@ def _row_sums(out: Tensor, grad_out: Tensor) -> Tensor:
     out = _rows_contiguous(out)
     batch, heads, queries, size = out.shape
     sums = out.new_empty(batch, heads, queries, dtype=torch.float32)
-    carried_kernels.output_row_sums[_grid(out, 64)](
+    carried_kernels.output_row_sums[_grid(out, SUMMED_ROWS)](
         out,
         grad_out,
         sums,
@@ -374,7 +375,7 @@ def _row_sums(out: Tensor, grad_out: Tensor) -> Tensor:
         queries,
         SIZE=size,
         BLOCK=_block(size),
-        ROWS=64,
+        ROWS=SUMMED_ROWS,
     )
     return sums
 
