@@ -92,12 +92,18 @@ class TestAuto:
         for depth, expected in ((int(fitting / 4), "carried"), (int(4 * fitting), "stacked")):
             assert memory.choose_backend(q, q, True, depth) == expected
             assert f"takes {expected}: the scores of {depth} layers need" in caplog.messages[-1]
+        assert memory.choose_backend(q, q, True, int(4 * fitting), can_reverse=True) == "reversible"
+        with torch.no_grad():
+            assert memory.choose_backend(q, q, True, int(4 * fitting), can_reverse=True) == "carried"
+        assert memory.choose_backend(q, q, True, int(1.5 * fitting), torch.float16) == "carried"
 
     def test_this_machine_has_free_memory(self):
         assert memory.free_bytes(torch.device("cpu")) > 1 << 20
 
     def test_the_choice_travels_in_the_state(self):
         stack = Stack()
-        _, state = stack.run(stack.inputs()[:1], "auto", depth=10**12)  # no machine holds that many score matrices
-        _, state = uc.hopfield_attention(*stack.inputs()[1], state)
-        assert (state.backend, state.layer) == ("stacked", 2)
+        for alpha_hidden, expected in ((0.5, "reversible"), (0.0, "stacked")):  # keep = 0 cannot be run backwards
+            more = {"alpha_hidden": alpha_hidden, "depth": 10**12}  # no machine holds that many score matrices
+            _, state = stack.run(stack.inputs()[:1], "auto", **more)
+            _, state = uc.hopfield_attention(*stack.inputs()[1], state, alpha_hidden=alpha_hidden)
+            assert (state.backend, state.layer) == (expected, 2)

@@ -13,7 +13,7 @@ from torch import Tensor
 from . import _carried_operators as operators
 from . import _carried_tiles as tiles
 from ._carried_tiles import CarriedSettings
-from ._coefficients import Coefficient, as_tensor
+from ._coefficients import Coefficient, as_tensor, values_of
 from ._dropout import draw_seed, draw_seed_tensor
 from ._engine import tile_engine
 from ._storage import WideScores, as_scores
@@ -166,7 +166,7 @@ def carried_attention(
         )
     else:
         softmax = SoftmaxSettings((*q.shape[:3], k.shape[2]), attn_mask, is_causal, dropout_p, draw_seed(dropout_p))
-        settings = CarriedSettings(_values(keep), _values(gain), old_causal, softmax, engine, stored)
+        settings = CarriedSettings(values_of(keep), values_of(gain), old_causal, softmax, engine, stored)
         if needs_gradient(q, k, v, old, keep, gain, attn_mask):
             status = BufferStatus()
             out, hidden = CarriedLayer.apply(q, k, v, old, keep, gain, attn_mask, settings, status)  # type: ignore[no-untyped-call]
@@ -181,10 +181,6 @@ def carried_attention(
 def needs_gradient(*inputs: Any) -> bool:
     """Whether a layer with these inputs has a backward pass."""
     return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
-
-
-def _values(coefficient: Coefficient) -> Coefficient:
-    return coefficient.detach() if isinstance(coefficient, Tensor) else coefficient
 
 
 class CarriedLayer(torch.autograd.Function):

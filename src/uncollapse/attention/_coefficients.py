@@ -25,6 +25,11 @@ def for_heads(name: str, value: Coefficient, q: Tensor) -> Coefficient:
     return value.to(score_dtype(q.dtype)).expand(heads)
 
 
+def values_of(value: Coefficient) -> Coefficient:
+    """The value without its graph."""
+    return value.detach() if isinstance(value, Tensor) else value
+
+
 def numbers(value: Coefficient) -> list[float]:
     """The value, or those of the heads, as numbers."""
     return value.tolist() if isinstance(value, Tensor) else [value]

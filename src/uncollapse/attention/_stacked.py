@@ -74,10 +74,11 @@ class StackedState(HiddenState):
         return total
 
     def clone(self) -> StackedState:
-        return StackedState(self.layer, tuple(_cloned(term) for term in self.terms), self.engine)
+        return StackedState(self.layer, tuple(cloned_term(term) for term in self.terms), self.engine)
 
 
-def _cloned(term: ScoreTerm) -> ScoreTerm:
+def cloned_term(term: ScoreTerm) -> ScoreTerm:
+    """A copy whose queries and keys nobody else can change."""
     term.check()
     q, k = term.q.clone(), term.k.clone()
     return ScoreTerm(q, k, term.weight, _versions(q, k))

@@ -13,6 +13,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from ._carried import carried_attention
 from ._coefficients import for_heads
+from ._reversible import refuse_small, reversible_attention
 from ._stacked import stacked_attention
 from ._storage import stored_dtype
 from .memory import choose_backend
@@ -23,6 +24,7 @@ from .state import HiddenState, score_dtype
 BACKENDS: dict[str, Callable[..., tuple[Tensor, HiddenState]]] = {
     "reference": reference_attention,
     "carried": carried_attention,
+    "reversible": reversible_attention,
     "stacked": stacked_attention,
 }
 
@@ -70,8 +72,9 @@ def hopfield_attention(
         dropout_p: probability with which an attention weight is dropped.
         enable_gqa: allow fewer key/value heads than query heads.
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
-        backend: "carried" (fast, one score matrix), "stacked" (memory linear in the sequence), "reference" (to be
-            read), or "auto": in layer 1, "carried" if its scores fit. Later layers use the backend of their state.
+        backend: "carried" (fast; training keeps a score matrix for each layer), "reversible" (two for all layers, exact
+            to 1e-4), "stacked" (none: memory linear in the sequence), "reference" (to be read), or "auto": in layer 1,
+            the first of these three that fits into memory. Later layers use the backend of their state.
         window: with "stacked": keep only the last `window` layers, an approximation. By default layers are dropped
             only where their weight is below the rounding of the scores.
         depth: number of layers of the model, a hint for "auto".
@@ -102,10 +105,12 @@ def hopfield_attention(
     if state is not None:
         _check_state(state, q, k, stored)
     _check_continuation(backend, state, window)
+    if backend == "reversible" and state is None:
+        _check_reversible(rule, stored)
     if state is not None:
         backend = state.backend
     elif backend == "auto":
-        backend = choose_backend(q, k, is_causal, depth, stored)
+        backend = choose_backend(q, k, is_causal, depth, stored, can_reverse(rule))
     keep, take = rule.coefficients(1 if state is None else state.layer + 1)
     if backend != "reference":
         _refuse_forward_mode(q, k, v, attn_mask, keep, take)
@@ -125,6 +130,24 @@ def hopfield_attention(
             is_causal=is_causal,
             dropout_p=dropout_p,
             **more,
+        )
+
+
+def can_reverse(rule: ScoreRule) -> bool:
+    """Whether the recursion of a rule can be run backwards."""
+    try:
+        refuse_small(rule.coefficients(2)[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _check_reversible(rule: ScoreRule, stored: torch.dtype) -> None:
+    refuse_small(rule.coefficients(2)[0])
+    if stored == torch.float16:
+        raise ValueError(
+            "backend 'reversible' needs the scores in float32, because its error grows from their rounding; "
+            "scores_dtype=torch.float16 goes with backend='carried'."
         )
 
 

@@ -72,14 +72,28 @@ def release_memory() -> None:
     POOL.release()
 
 
-def choose_backend(q: Tensor, k: Tensor, is_causal: bool, depth: int | None, stored: torch.dtype | None = None) -> str:
-    """The backend that `auto` uses in all layers: `carried` if its scores fit, else `stacked`."""
+def reversible_bytes(q: Tensor, k: Tensor, is_causal: bool) -> int:
+    """Score memory of `reversible` in training: one matrix and its gradient, whatever the depth."""
+    return carried_bytes(q, k, is_causal, 2, needs_gradient=True)
+
+
+def choose_backend(
+    q: Tensor,
+    k: Tensor,
+    is_causal: bool,
+    depth: int | None,
+    stored: torch.dtype | None = None,
+    can_reverse: bool = False,
+) -> str:
+    """The backend that `auto` uses in all layers: `carried` if its scores fit, else `reversible`, else `stacked`."""
     needs_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
     needed = carried_bytes(q, k, is_causal, depth, needs_gradient, stored)
     if needed <= ALWAYS_FITS or torch.compiler.is_compiling():
         return "carried"
     free = free_bytes(q.device)
-    name = "carried" if needed <= FREE_SHARE * free else "stacked"
+    name = fitting_backend(
+        FREE_SHARE * free, needed, reversible_bytes(q, k, is_causal) if needs_gradient and can_reverse else None
+    )
     _log.debug(
         "backend auto takes %s: the scores of %s layers%s need %.0f MB, %.0f %% of %.0f MB free may be used",
         name,
@@ -90,3 +104,14 @@ def choose_backend(q: Tensor, k: Tensor, is_causal: bool, depth: int | None, sto
         free / 1e6,
     )
     return name
+
+
+def fitting_backend(usable: float, carried: float, reversible: float | None) -> str:
+    """The fastest backend whose scores fit into `usable` bytes; `reversible` is None where it cannot serve.
+
+    >>> fitting_backend(8e9, carried=20e9, reversible=3e9)
+    'reversible'
+    """
+    if carried <= usable:
+        return "carried"
+    return "reversible" if reversible is not None and reversible <= usable else "stacked"

@@ -437,6 +437,17 @@ float dot(const float* a, const float* b, int64_t n) {
   return total(sum);
 }
 
+// x /= divisor, and its product with y; a division rounds once, where a factor 1 / divisor would be off already
+float divide_and_dot(float* x, float divisor, const float* y, int64_t n) {
+  Vec sum(0.0f), by(divisor);
+  by_vectors(n, [&](int64_t j, int count) {
+    const Vec value = load(x + j, count) / by;
+    value.store(x + j, count);
+    sum = at::vec::fmadd(value, load(y + j, count), sum);
+  });
+  return total(sum);
+}
+
 void scale_row(float* x, float factor, int64_t n) {
   by_vectors(n, [&](int64_t j, int count) { (load(x + j, count) * Vec(factor)).store(x + j, count); });
 }
@@ -594,10 +605,10 @@ void carried_backward_strips(
         if constexpr (direct) {
           if (reverse) {
             const MutableMatrix strip{scores + place, width};
-            scores_of(count, width, size, -gain / keep, qs.from(first), ks, 1.0f / keep, strip);
+            scores_of(count, width, size, -gain, qs.from(first), ks, 1.0f, strip);
             for (int64_t r = 0; r < count; ++r) {
               const int64_t seen = softmax.causal ? first + r + 1 : width;
-              dkeep += dot(gradient + r * width, strip.data + r * width, seen);
+              dkeep += divide_and_dot(strip.data + r * width, keep, gradient + r * width, seen);
             }
           }
         }
