@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import _native as native
 from ._coefficients import Coefficient, column, numbers, scaled
+from ._gpu import availability as gpu
 from ._pool import POOL
 from ._storage import as_scores, buffer_dtype, in_two_bytes
 from ._strips import (
@@ -135,6 +136,8 @@ def backward(
                 grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, old, grad_old=grad_old, settings=settings
             )
         )
+    if settings.engine == "triton":
+        gpu.say_fallback("the backward pass runs the recursion backwards")
     with full_precision(q):
         output = StripBackward(grad_out, out, v, grad_mask, settings.softmax)
         dq, dk, dkeep, dgain = _torch_backward(output, q, k, hidden, grad_hidden, grad_old, old, reverse, settings)

@@ -107,6 +107,11 @@ def test_learned_coefficients_get_their_gradient(backend, groups):
     assert max(map(relative_error, *results)) < 1e-5
 
 
+def test_the_recursion_run_backwards_continues_from_the_kernels():
+    """Each step backwards divides by keep and loses a digit or so of float32."""
+    assert error(Case(backend="reversible", rule="hopfield-raw", depth=4, heads=1, groups=1)) < 1e-4
+
+
 @triton.jit
 def offsets(to, per_head):
     head = tl.program_id(0)

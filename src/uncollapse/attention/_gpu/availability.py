@@ -24,9 +24,15 @@ def serves(q: Tensor, attn_mask: Tensor | None, v: Tensor | None = None) -> bool
     if not _switched_on(q.device.type, q.device.index):
         return False
     reason = _obstacle(q, attn_mask, q if v is None else v)
-    if reason is not None and not torch.compiler.is_compiling():
-        _log.debug("torch operations run this layer, not the Triton kernels: %s", reason)
+    if reason is not None:
+        say_fallback(reason)
     return reason is None
+
+
+def say_fallback(reason: str) -> None:
+    """Note why torch operations run in place of the kernels."""
+    if not torch.compiler.is_compiling():
+        _log.debug("torch operations run this layer, not the Triton kernels: %s", reason)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -46,7 +46,7 @@ USUAL = {  # largest head size, bytes of an input number
         backward_keys=Tiles(32, 64, 8, 2),
         backward_queries=Tiles(64, 64, 4, 2),
         stacked_forward=Tiles(64, 64, 4, 2),
-        stacked_values=Tiles(32, 64, 8, 2),
+        stacked_values=Tiles(32, 32, 4, 2),
         stacked_products=Tiles(64, 64, 4, 2),
     ),
     (128, 2): Config(
@@ -75,9 +75,9 @@ USUAL = {  # largest head size, bytes of an input number
     ),
 }
 OTHERWISE: dict[tuple[str, int, int], dict[str, Tiles]] = {  # where a generation has more registers, or needs more
-    ("sm_90", 64, 2): {"backward_keys": Tiles(64, 64, 8, 2), "stacked_values": Tiles(64, 64, 4, 2)},
+    ("sm_90", 64, 2): {"stacked_values": Tiles(64, 64, 4, 2)},
     ("sm_90", 128, 4): {"stacked_values": Tiles(16, 32, 8, 1)},
-    ("sm_100", 64, 2): {"backward_keys": Tiles(64, 64, 8, 2), "stacked_values": Tiles(64, 64, 8, 2)},
+    ("sm_100", 64, 2): {"stacked_values": Tiles(64, 64, 8, 2)},
     ("sm_100", 128, 2): {"stacked_values": Tiles(32, 64, 8, 2)},
     ("gfx942", 64, 2): {"backward_keys": Tiles(64, 64, 4, 2), "stacked_values": Tiles(64, 64, 4, 2)},
     ("gfx942", 128, 2): {"backward_keys": Tiles(32, 32, 4, 2), "stacked_values": Tiles(32, 32, 4, 2)},
