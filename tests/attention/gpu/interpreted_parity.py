@@ -112,6 +112,25 @@ def test_the_recursion_run_backwards_continues_from_the_kernels():
     assert error(Case(backend="reversible", rule="hopfield-raw", depth=4, heads=1, groups=1)) < 1e-4
 
 
+@pytest.mark.parametrize("backend", ["carried", "stacked"])
+def test_torch_compile_runs_the_same_kernels(backend):
+    """There every coefficient is a tensor, and no buffer is written over."""
+    stack = Case(backend=backend, depth=2, heads=2, groups=1, queries=20, keys=20).stack()
+    results = []
+    for compiler in (lambda run: run, lambda run: torch.compile(run, fullgraph=True, backend="aot_eager")):
+        layers = stack.inputs()
+        outs, engine = compiler(lambda layers: engine_of(stack.run(layers, backend)))(layers)
+        assert engine == "triton"
+        stack.loss(outs).backward()
+        results.append([*outs, *(t.grad for layer in layers for t in layer)])
+    assert max(map(relative_error, *results)) < 1e-5
+
+
+def engine_of(result):
+    outs, state = result
+    return outs, state.engine
+
+
 @triton.jit
 def offsets(to, per_head):
     head = tl.program_id(0)
