@@ -6,7 +6,7 @@ CORE := .venv-core
 # What needs torch, numpy, pandas and tqdm alone.
 CORE_TESTS := tests/attention tests/metrics tests/theory tests/test_core.py tests/diagnosis/test_observer.py
 
-.PHONY: demo test test-core attack lint bench clean
+.PHONY: demo test test-slow test-core attack lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/uncollapse demo --force
@@ -14,6 +14,10 @@ demo: $(STAMP)
 # worksteal: the tests of a file mostly stay together, so that what they share is made once
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# What takes minutes: every row of the table of GPU kernels compiled, every seeded bug.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 # All of tests/attack, of which `make test` runs a part; the counts are those that docs/reliability.md states.
 # One process: the attacks measure, kill and fill their own.

@@ -273,7 +273,8 @@ def is_locked(path: Path) -> bool:
 def cache_root() -> Path:
     """The folder of the user's cache: $UNCOLLAPSE_CACHE, else $XDG_CACHE_HOME/uncollapse, else ~/.cache/uncollapse.
 
-    In it are `native` (compiled attention tiles), `tokens` (tokenised text) and `cells` (runs of the studies).
+    In it are `native` (compiled attention tiles), `gpu` (results of gpu-test), `tokens` (tokenised text) and `cells`
+    (runs of the studies).
     """
     if given := os.environ.get(CACHE_VARIABLE):
         return Path(given).expanduser()

@@ -147,7 +147,7 @@ def carried_attention(
     refuse_leaving_causality(old_causal, is_causal)
     nothing_kept = not isinstance(keep, Tensor) and keep == 0.0
     old = None if state is None or nothing_kept else state.readable()
-    engine, gain, status = tile_engine(q, attn_mask), take * scale, None
+    engine, gain, status = tile_engine(q, attn_mask, v), take * scale, None
     if torch.compiler.is_compiling():
         out, hidden, _ = operators.carried_forward(
             q,

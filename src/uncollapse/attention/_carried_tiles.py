@@ -1,4 +1,4 @@
-"""One layer of `carried`, forward and backward, strip by strip, in C++ or in torch operations.
+"""One layer of `carried`, forward and backward, in C++, in Triton, or strip by strip in torch operations.
 
 Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head size. Score buffers are flat
 (`ScoreLayout`).
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import _native as native
 from ._coefficients import Coefficient, column, numbers, scaled
+from ._gpu import availability as gpu
 from ._pool import POOL
 from ._storage import as_scores, buffer_dtype, in_two_bytes
 from ._strips import (
@@ -81,6 +82,10 @@ def forward(
             q=q, k=k, v=v, old=old, hidden=hidden, **settings.cpp_arguments()
         )
         return out, logsumexp
+    if settings.engine == "triton":
+        from ._gpu import launch  # needs Triton
+
+        return launch.carried_forward(q, k, v, old, hidden, settings)
     with full_precision(q):
         out = _torch_forward(q, k, v, old, hidden, settings)
         return out, out.new_zeros(q.shape[:3], dtype=score_dtype(q.dtype))
@@ -123,6 +128,16 @@ def backward(
             **settings.cpp_arguments(),
         )
         return CarriedGradients(*found)
+    if settings.engine == "triton" and not reverse:
+        from ._gpu import launch
+
+        return CarriedGradients(
+            *launch.carried_backward(
+                grad_out, grad_hidden, q, k, v, out, hidden, logsumexp, old, grad_old=grad_old, settings=settings
+            )
+        )
+    if settings.engine == "triton":
+        gpu.say_fallback("the backward pass runs the recursion backwards")
     with full_precision(q):
         output = StripBackward(grad_out, out, v, grad_mask, settings.softmax)
         dq, dk, dkeep, dgain = _torch_backward(output, q, k, hidden, grad_hidden, grad_old, old, reverse, settings)

@@ -11,14 +11,18 @@ from collections.abc import Callable
 from torch import Tensor
 
 from . import _native as native
+from ._gpu import availability as gpu
 from .state import Engine
 
-Serves = Callable[[Tensor, Tensor | None], bool]  # (q, attn_mask) -> can it run a layer on these tensors?
+Serves = Callable[[Tensor, Tensor | None, Tensor | None], bool]  # (q, attn_mask, v) -> can it run a layer on them?
 
-ENGINES: tuple[tuple[Engine, Serves], ...] = (("cpp", native.serves),)  # asked in this order; torch serves the rest
+ENGINES: tuple[tuple[Engine, Serves], ...] = (  # asked in this order; torch serves the rest
+    ("triton", gpu.serves),
+    ("cpp", native.serves),
+)
 
 
-def tile_engine(q: Tensor, attn_mask: Tensor | None = None) -> Engine:
+def tile_engine(q: Tensor, attn_mask: Tensor | None = None, v: Tensor | None = None) -> Engine:
     """The engine that runs a layer on these tensors: the first that serves them, else torch operations.
 
     The first call on a CPU tensor loads the C++ tiles, and compiles them unless a cached build exists.
@@ -27,4 +31,4 @@ def tile_engine(q: Tensor, attn_mask: Tensor | None = None) -> Engine:
     >>> tile_engine(torch.zeros(1, 1, 1, 1, dtype=torch.float64))
     'torch'
     """
-    return next((name for name, serves in ENGINES if serves(q, attn_mask)), "torch")
+    return next((name for name, serves in ENGINES if serves(q, attn_mask, v)), "torch")

@@ -149,7 +149,7 @@ def reversible_attention(
     refuse_leaving_causality(old_causal, is_causal)
     if state is not None:
         refuse_small(keep)
-    gain, engine = take * scale, tile_engine(q, attn_mask)
+    gain, engine = take * scale, tile_engine(q, attn_mask, v)
     terms = next_terms(() if state is None else state.terms, q, k, keep, gain)
     size = _largest_score(q, k, keep, gain, state)
     layer, shape = 1 if state is None else state.layer + 1, (*q.shape[:3], k.shape[2])

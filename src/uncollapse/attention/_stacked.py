@@ -112,7 +112,7 @@ def terms_attention(
     q, k = terms[-1].q, terms[-1].k
     qs, ks = [t.q for t in terms], [t.k for t in terms]
     same_shape = all(t.q.shape == q.shape and t.k.shape == k.shape for t in terms)
-    engine: Engine = tile_engine(q, attn_mask) if same_shape else "torch"  # C++ lays the terms side by side
+    engine: Engine = tile_engine(q, attn_mask, v) if same_shape else "torch"  # C++ lays the terms side by side
     learned = any(isinstance(t.weight, Tensor) for t in terms)
     if torch.compiler.is_compiling():
         out, _ = operators.stacked_forward(

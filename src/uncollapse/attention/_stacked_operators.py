@@ -77,12 +77,18 @@ def stacked_backward(
     grad_mask = torch.zeros_like(attn_mask) if needs_mask and attn_mask is not None else None
     dqs, dks, dv, dweights = tiles.backward(grad_out, qs, ks, v, out, logsumexp, grad_mask=grad_mask, settings=settings)
     return (
-        [dq.contiguous() for dq in dqs],
-        [dk.contiguous() for dk in dks],
+        [_unshared(dq) for dq in dqs],
+        [_unshared(dk) for dk in dks],
         dv.contiguous(),
         dweights.sum(dim=1),
         v.new_empty(0) if grad_mask is None else grad_mask,
     )
+
+
+def _unshared(t: Tensor) -> Tensor:
+    """A copy of a part of a larger tensor: what an operator returns may not share memory."""
+    whole = t.untyped_storage().nbytes() == t.nbytes
+    return t.contiguous() if whole else t.clone(memory_format=torch.contiguous_format)
 
 
 @stacked_backward.register_fake

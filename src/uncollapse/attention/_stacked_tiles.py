@@ -46,6 +46,10 @@ def forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settings: Sta
     if settings.engine == "cpp":
         out, logsumexp = native.operators().stacked_forward(qs=qs, ks=ks, v=v, **settings.cpp_arguments())
         return out, logsumexp
+    if settings.engine == "triton":
+        from ._gpu import launch  # needs Triton
+
+        return launch.stacked_forward(qs, ks, v, settings)
     with full_precision(v):
         logsumexp = v.new_zeros(settings.softmax.shape[:3], dtype=score_dtype(v.dtype))
         return _torch_forward(qs, ks, v, settings), logsumexp
@@ -71,6 +75,10 @@ def backward(
             grad_out=grad_out, qs=qs, ks=ks, v=v, out=out, logsumexp=logsumexp, **settings.cpp_arguments()
         )
         return dqs, dks, dv, dweights
+    if settings.engine == "triton":
+        from ._gpu import launch
+
+        return launch.stacked_backward(grad_out, qs, ks, v, out, logsumexp, settings=settings)
     with full_precision(v):
         output = StripBackward(grad_out, out, v, grad_mask, settings.softmax)
         dqs, dks, dweights = _torch_backward(output, qs, ks, settings)

@@ -13,13 +13,14 @@ from uncollapse import __version__
 from .command import UserError
 from .group import CommandGroup, Listed, Runnable
 
-COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py
+COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py, with _ for -
     "demo": "see what collapse is and what four kinds of attention do about it, in a few minutes",
     "diagnose": "find the layers and heads of a model that have collapsed, how badly, and what helps",
     "page": "write the HTML page of a saved diagnosis, or of two to four side by side",
     "train": "train a recipe, with or without inherited scores or LocAteR, into a run folder",
     "compare": "compare runs or saved diagnoses: what differs, the results, and whether seeds explain them",
     "bench": "measure what inherited scores cost against torch's own attention",
+    "gpu-test": "test the Triton kernels on this GPU, and measure them",
 }
 ENTRY_POINTS = "uncollapse.commands"  # the entry-point group through which other packages add commands
 STUDIES = "reproduce"
@@ -48,7 +49,7 @@ def _commands() -> dict[str, Listed]:
 
 
 def _own(name: str) -> Runnable:
-    command: Runnable = import_module(f".{name}", __name__).COMMAND
+    command: Runnable = import_module(f".{name.replace('-', '_')}", __name__).COMMAND
     return command
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .command import Command, UserError, option
 from .output import output_folder
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from uncollapse.bench.measurement import Measurement
+    from uncollapse.bench.stack_shape import StackShape
 
 QUICK_ROUNDS = 2
 BUDGET = 30.0  # seconds after which a measurement starts no new round
@@ -39,13 +40,18 @@ class BenchOptions:
     estimate: str | None = option(None, "print arithmetic and memory of a model (a name or a folder) and run nothing")
     length: int | None = option(None, "tokens, with --estimate")
     batch: int = option(1, "sequences, with --estimate")
+    gpu: Literal["a100", "h100", "b200", "4090", "mi300"] | None = option(
+        None, "with --estimate: model the times on this GPU; a model, not a measurement"
+    )
     force: bool = option(False, "replace the files of an earlier run")
 
 
 def run(settings: BenchOptions) -> int:
     """Estimate, or measure, print and write."""
     if settings.estimate is not None:
-        return print_estimate(settings.estimate, settings.length, settings.batch)
+        return print_estimate(settings.estimate, settings.length, settings.batch, settings.gpu)
+    if settings.gpu is not None:
+        raise UserError("--gpu goes with --estimate MODEL --length T: nothing is measured on a GPU that is not here.")
     if settings.length is not None:
         raise UserError("--length goes with --estimate MODEL; the lengths to measure are given with --lengths.")
     for name in ("rounds", "threads"):
@@ -175,7 +181,7 @@ def describe(settings: BenchOptions) -> dict[str, Any]:
     from uncollapse.bench.memory import USABLE
 
     chosen = asdict(settings)
-    for name in ("out", "estimate", "length", "batch", "force"):
+    for name in ("out", "estimate", "length", "batch", "gpu", "force"):
         del chosen[name]
     fixed = {
         "seed": SEED,
@@ -187,8 +193,8 @@ def describe(settings: BenchOptions) -> dict[str, Any]:
     return {**chosen, **fixed}
 
 
-def print_estimate(model: str, length: int | None, batch: int) -> int:
-    """Arithmetic and memory of each form, and what `auto` would choose."""
+def print_estimate(model: str, length: int | None, batch: int, gpu: str | None) -> int:
+    """Arithmetic and memory of each form, and what `auto` would choose; or modelled times on a GPU."""
     if length is None:
         raise UserError("--estimate needs --length, the number of tokens.")
     from uncollapse.bench.auto import auto_choice
@@ -196,10 +202,25 @@ def print_estimate(model: str, length: int | None, batch: int) -> int:
     from uncollapse.bench.table import estimate_table
 
     shape = model_shape(model, length, batch)
+    if gpu is not None:
+        print_gpu_model(model, shape, gpu)
+        return 0
     print(f"attention of {model}: {shape.name}, float32; nothing is run.\n")
     print(f"{estimate_table(shape).to_string(index=False)}\n")
     print("\n".join(auto_choice(shape)))
     return 0
+
+
+def print_gpu_model(model: str, shape: StackShape, name: str) -> None:
+    """Times of each form on a GPU by the cost model."""
+    from uncollapse.bench.gpu_model import GPUS, NOTICE, advice, gpu_table
+
+    gpu = GPUS[name]
+    print(f"attention of {model} on {gpu.name}: {shape.name}, bfloat16 inputs; {NOTICE}.\n")
+    print(f"{gpu_table(shape, gpu).to_string(index=False)}\n")
+    print("Times are of one layer from the second on; a step is a whole layer's training step, in units of flash's.")
+    print("\n".join(advice(shape, gpu)))
+    print(f"These numbers are {NOTICE}; `uncollapse gpu-test` measures.")
 
 
 COMMAND = Command(

@@ -39,7 +39,7 @@ VECTOR_FLAGS = {
 }
 
 
-def serves(q: Tensor, attn_mask: Tensor | None) -> bool:
+def serves(q: Tensor, attn_mask: Tensor | None, v: Tensor | None = None) -> bool:
     """Whether the compiled operators are there and can run one layer on these tensors."""
     if q.device.type != "cpu" or q.dtype not in DTYPES or (attn_mask is not None and attn_mask.requires_grad):
         return False
