@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose as diagnose
     from .models.convert import convert as convert
     from .models.convert import from_pretrained as from_pretrained
+    from .models.convert import plan as plan
     from .models.convert import restore as restore
     from .models.convert import set_alpha as set_alpha
     from .remedies import LocaterCallback as LocaterCallback
@@ -49,6 +50,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "from_pretrained": "models",
     "hopfield_attention": "attention",
     "locater_penalty": "remedies",
+    "plan": "models",
     "release_memory": "attention",
     "restore": "models",
     "set_alpha": "models",

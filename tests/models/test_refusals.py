@@ -185,8 +185,8 @@ def test_a_model_spread_over_devices_is_refused():
         uc.convert(model)
 
 
-def test_something_else_than_a_transformers_model_is_refused():
-    with pytest.raises(ValueError, match="expected a transformers model, or a module around one, got Linear"):
+def test_a_plain_module_needs_an_example():
+    with pytest.raises(ValueError, match="Linear is no transformers model, .*: give a batch as example="):
         uc.convert(torch.nn.Linear(2, 2))
 
 

@@ -1,5 +1,5 @@
 """Attention inside models people already have: how it is found and how it is changed."""
 
-from .convert import convert, from_pretrained, restore, set_alpha
+from .convert import convert, from_pretrained, plan, restore, set_alpha
 
-__all__ = ["convert", "from_pretrained", "restore", "set_alpha"]
+__all__ = ["convert", "from_pretrained", "plan", "restore", "set_alpha"]
