@@ -16,6 +16,7 @@ class Recursion:
 
     def __init__(self, alpha, alpha_hidden, skip):
         self.alpha, self.alpha_hidden, self.skip, self.hidden = alpha, alpha_hidden, skip, None
+        self.scores, self.streams = [], []  # as they enter each softmax; as they leave each block
 
     def attend(self, q, k, v, causal=False, bias=None, cap=None):
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
@@ -28,7 +29,12 @@ class Recursion:
             seen = seen + bias
         if causal:
             seen = seen.masked_fill(torch.ones(seen.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+        self.scores.append(seen.detach())
         return merge(seen.softmax(-1) @ v)
+
+    def leave(self, x):
+        self.streams.append(x.detach())
+        return x
 
     def add(self, x, y, out, gate=1.0):
         """What the block's sum of its tokens x and the attention's output becomes; y is what entered the attention."""
@@ -103,7 +109,7 @@ class NanoGPT(nn.Module):
             y = block.ln_1(x)
             q, k, v = (split(t) for t in block.attn.c_attn(y).chunk(3, -1))
             x = recursion.add(x, y, block.attn.c_proj(recursion.attend(q, k, v, causal=True)))
-            x = x + block.mlp(block.ln_2(x))
+            x = recursion.leave(x + block.mlp(block.ln_2(x)))
         return self.lm_head(self.ln_f(x))
 
 
@@ -171,7 +177,7 @@ class ImageTransformer(nn.Module):
             q, k, v = (split(t) for t in block.attn.qkv(y).chunk(3, -1))
             out = block.attn.proj(recursion.attend(q, k, v))
             x = recursion.add(x, y, out, getattr(block.ls1, "gamma", 1.0))
-            x = x + block.mlp(block.norm2(x))
+            x = recursion.leave(x + block.mlp(block.norm2(x)))
         return self.head(self.norm(x)[:, 0])
 
 
@@ -180,7 +186,9 @@ class Encoder(nn.Module):
 
     def __init__(self, norm_first=False, batch_first=True, dropout=0.0):
         super().__init__()
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout, norm_first=norm_first, batch_first=batch_first)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 2 * WIDTH, dropout, norm_first=norm_first, batch_first=batch_first
+        )
         self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         for parameter in self.encoder.parameters():  # its layers start as copies of one
             if parameter.dim() > 1:
@@ -195,14 +203,19 @@ class Encoder(nn.Module):
         for layer in self.encoder.layers:
             y = layer.norm1(x) if layer.norm_first else x
             attention = layer.self_attn
-            q, k, v = (split(t) for t in functional.linear(y, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1))
-            bias = None if padding is None else torch.zeros(padding.shape).masked_fill(padding, -torch.inf)[:, None, None]
+            q, k, v = (
+                split(t) for t in functional.linear(y, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+            )
+            bias = (
+                None if padding is None else torch.zeros(padding.shape).masked_fill(padding, -torch.inf)[:, None, None]
+            )
             total = recursion.add(x, y, attention.out_proj(recursion.attend(q, k, v, bias=bias)))
             if layer.norm_first:
                 x = total + layer.linear2(functional.relu(layer.linear1(layer.norm2(total))))
             else:
                 total = layer.norm1(total)
                 x = layer.norm2(total + layer.linear2(functional.relu(layer.linear1(total))))
+            recursion.leave(x)
         return self.head(x if self.batch_first else x.transpose(0, 1))
 
 
@@ -263,7 +276,7 @@ class BranchedDecoder(nn.Module):
                 q, k, v = split(branch.to_q(y)), split(branch.to_k(y), 1), split(branch.to_v(y), 1)
                 x = recursion.add(x, y, branch.to_out(recursion.attend(q, k, v, bias=bias, cap=5.0)))
             else:
-                x = branch(y) + x
+                x = recursion.leave(branch(y) + x)
         return self.to_logits(x)
 
 

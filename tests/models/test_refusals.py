@@ -186,7 +186,7 @@ def test_a_model_spread_over_devices_is_refused():
 
 
 def test_a_plain_module_needs_an_example():
-    with pytest.raises(ValueError, match="Linear is no transformers model, .*: give a batch as example="):
+    with pytest.raises(ValueError, match=r"Linear is no transformers model, .*: give a batch as example="):
         uc.convert(torch.nn.Linear(2, 2))
 
 

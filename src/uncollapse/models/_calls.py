@@ -139,7 +139,11 @@ def multihead_call(
     is_causal: bool = False,
 ) -> Multihead:
     """The queries, keys and values of a call of torch's function; what is rarely used raises a ValueError."""
-    for name, given in (("add_bias_kv", bias_k is not None), ("add_zero_attn", add_zero_attn), ("static_k", static_k is not None)):
+    for name, given in (
+        ("add_bias_kv", bias_k is not None),
+        ("add_zero_attn", add_zero_attn),
+        ("static_k", static_k is not None),
+    ):
         if given:
             raise ValueError(f"it uses {name}, which adds keys that are no tokens")
     tokens = [t if t.dim() == 3 else t.unsqueeze(1) for t in (query, key, value)]
@@ -149,7 +153,7 @@ def multihead_call(
         weights = in_proj_weight.chunk(3)
     biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
     q, k, v = (
-        functional.linear(t, weight, bias).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        unflattened(functional.linear(t, weight, bias), -1, (num_heads, -1)).permute(1, 2, 0, 3)
         for t, weight, bias in zip(tokens, weights, biases, strict=True)
     )
     causal = is_causal and attn_mask is not None and key_padding_mask is None and q.shape[2] == k.shape[2]
@@ -166,6 +170,12 @@ def multihead_call(
     )
 
 
+def unflattened(tensor: Tensor, dim: int, sizes: tuple[int, ...]) -> Tensor:
+    """`tensor.unflatten(dim, sizes)`, which has no types."""
+    result: Tensor = tensor.unflatten(dim, sizes)  # type: ignore[no-untyped-call]
+    return result
+
+
 def _joined_mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:
     """Both masks as one that is added to the scores (B, H, Q, K); their True hides a key."""
     joined = None
@@ -177,6 +187,6 @@ def _joined_mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: T
         if padding:
             mask = mask.reshape(-1, 1, 1, mask.shape[-1])  # (B, 1, 1, K)
         elif mask.dim() == 3:
-            mask = mask.unflatten(0, (q.shape[0], -1))  # (B H, Q, K)
+            mask = unflattened(mask, 0, (q.shape[0], -1))  # (B H, Q, K)
         joined = mask if joined is None else joined + mask
     return joined

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ._plan import Argument, LayerPlan, Plan, Stack, WeightRows
-from ._probe import Attention, Linear, ModuleCall, Probe, Tag
+from ._probe import Attention, ModuleCall, Probe, Projection, Tag
 
 Paths = str | Sequence[str] | None  # a pattern such as "blocks.*.attn", or paths
 CROSS = "cross-attention: its keys come from other tokens than its queries"
@@ -24,7 +24,9 @@ class Finder:
     def __init__(self, model: nn.Module, probe: Probe, layers: Paths, blocks: Paths) -> None:
         self.model, self.probe = model, probe
         self.layers, self.blocks = layers, blocks
-        self.parameters = {parameter: name for name, parameter in model.named_parameters(remove_duplicate=False)}
+        self.parameters: dict[Tensor, str] = {
+            parameter: name for name, parameter in model.named_parameters(remove_duplicate=False)
+        }
         self.left_out: list[tuple[str, str]] = []
 
     def plan(self) -> Plan:
@@ -57,8 +59,9 @@ class Finder:
             shape = self._shape_of(layer.stream)
             if shape is not None and not tokens_agree(shape, attention.shape):
                 return (
-                    f"{layer.name} attends over {attention.shape[0]} groups of {attention.shape[2]} tokens where tokens "
-                    f"of shape {shape} enter {layer.stream}, so its queries are not the tokens of the sequence (windows?)"
+                    f"{layer.name} attends over {attention.shape[0]} groups of {attention.shape[2]} tokens where "
+                    f"tokens of shape {shape} enter {layer.stream}, so its queries are not the tokens of the sequence "
+                    "(windows?)"
                 )
         return ""
 
@@ -104,7 +107,7 @@ class Finder:
         """Whether queries and keys are projections of the same tokens."""
         return attention.own if attention.own is not None else self._common(attention) is not None
 
-    def _common(self, attention: Attention) -> Linear | None:
+    def _common(self, attention: Attention) -> Projection | None:
         """The projection of the queries whose input the keys are projected from as well, maybe in several steps."""
         q, k = self._projections(attention.q), self._projections(attention.k)
         since = self._before(attention)
@@ -115,10 +118,10 @@ class Finder:
             q, k = (self._climbed(linears, since) for linears in (q, k))
         return None
 
-    def _projections(self, tags: frozenset[Tag]) -> list[Linear]:
+    def _projections(self, tags: frozenset[Tag]) -> list[Projection]:
         return [self.probe.linears[tag.n] for tag in sorted(tags) if tag.kind == "linear"]
 
-    def _climbed(self, linears: list[Linear], since: int) -> list[Linear]:
+    def _climbed(self, linears: list[Projection], since: int) -> list[Projection]:
         """These projections, and those that feed them since the attention before: low-rank queries and keys."""
         above = [up for linear in linears for up in self._projections(linear.source_tags) if up.clock > since]
         return list(dict.fromkeys([*linears, *above]))
@@ -143,10 +146,12 @@ class Finder:
         normed, shape = self._normed(attention, around)
         leaving = None if output is None or output.leaving is None else output.leaving[1]
         query, key = self._weights(attention)
+        x = shape if total is None else total[1]
+        heads = _folded_heads(x, attention.shape)
         return LayerPlan(
             name=attention.call.name,
             kind=attention.kind,
-            heads=attention.shape[1],
+            heads=attention.shape[1] * heads,
             product=attention.product,
             block=None if block is None else block.name,
             stream=stream if total is not None and total[1] == leaving else None,
@@ -156,10 +161,12 @@ class Finder:
             key=key,
             scale=attention.scale,
             sums=self._why_not_plain(outputs, output, total, attention),
+            folded=heads > 1,
+            tokens_first=_tokens_first(x, attention),
             cross=cross,
         )
 
-    def _outputs(self, attention: Attention, index: int) -> list[Linear]:
+    def _outputs(self, attention: Attention, index: int) -> list[Projection]:
         """The projections that the attention's output enters directly: W_O, and the first half of an adapter."""
         if attention.kind == "multihead":
             return []
@@ -168,7 +175,7 @@ class Finder:
         sums = [s.clock for s in self.probe.sums if any(tag in tags for _, tags, _ in s.terms)]
         return [linear for linear in fed if linear.clock < min(sums, default=linear.clock + 1)]
 
-    def _output_call(self, attention: Attention, outputs: list[Linear]) -> ModuleCall | None:
+    def _output_call(self, attention: Attention, outputs: list[Projection]) -> ModuleCall | None:
         """The module whose result is the output of W_O: around an adapter, not inside it."""
         if attention.kind == "multihead":
             return attention.call
@@ -187,7 +194,9 @@ class Finder:
             call = call.parent
         return found
 
-    def _residual(self, attention: Attention, outputs: list[Linear], output: ModuleCall) -> tuple[object, tuple[int, ...]] | None:
+    def _residual(
+        self, attention: Attention, outputs: list[Projection], output: ModuleCall
+    ) -> tuple[object, tuple[int, ...]] | None:
         """The identity and shape of the tokens x that the attention's output is added to."""
         tags = self._result_tags(attention, outputs)
         for total in self.probe.sums:
@@ -200,7 +209,7 @@ class Finder:
                     return None
         return None
 
-    def _result_tags(self, attention: Attention, outputs: list[Linear]) -> frozenset[Tag]:
+    def _result_tags(self, attention: Attention, outputs: list[Projection]) -> frozenset[Tag]:
         if attention.kind == "multihead":
             return frozenset({Tag("attention", self.probe.attentions.index(attention))})
         return frozenset(Tag("linear", self.probe.linears.index(linear)) for linear in outputs)
@@ -222,7 +231,9 @@ class Finder:
         """A module that is called with y, and its shape."""
         if attention.kind == "multihead":
             key = next(iter(attention.call.arguments), None)
-            return (None, None) if key is None else (Argument(attention.call.name, key), attention.call.arguments[key][1])
+            return (
+                (None, None) if key is None else (Argument(attention.call.name, key), attention.call.arguments[key][1])
+            )
         linear = self._common(attention) or next(iter(self._projections(attention.q)), None)
         if linear is None:
             return None, None
@@ -243,9 +254,11 @@ class Finder:
                     f"{attention.call.name}; the modules around it are {', '.join(c.name for c in around)}."
                 )
             return named[0]
-        fitting = [call for call in around if _keeps_shape(call) and (self._adds_input(call) or self._continues(call, group))]
+        fitting = [
+            call for call in around if _keeps_shape(call) and (self._adds_input(call) or self._continues(call, group))
+        ]
         numbered = [call for call in fitting if call.name.rpartition(".")[2].isdigit()]
-        return (numbered or fitting or [None])[-1]
+        return next(reversed(numbered or fitting), None)
 
     def _adds_input(self, call: ModuleCall) -> bool:
         entering = {identity for identity, _ in call.arguments.values()}
@@ -264,7 +277,7 @@ class Finder:
 
     def _why_not_plain(
         self,
-        outputs: list[Linear],
+        outputs: list[Projection],
         output: ModuleCall | None,
         total: tuple[object, tuple[int, ...]] | None,
         attention: Attention,
@@ -292,17 +305,19 @@ class Finder:
         return self._rows(self._projections(attention.q), query), self._rows(self._projections(attention.k), key)
 
     def _fused_weights(self, attention: Attention) -> tuple[WeightRows | None, WeightRows | None]:
-        name = self.parameters.get(attention.projection)  # type: ignore[arg-type]
-        if name is None or attention.projection is None:
+        if attention.projection is None or attention.projection not in self.parameters:
             return None, None
+        name = self.parameters[attention.projection]
         width, heads = attention.projection.shape[1], attention.shape[1]
         size = width // heads
         starts = tuple(range(0, width, size))
         return WeightRows(name, starts, size), WeightRows(name, tuple(start + width for start in starts), size)
 
-    def _rows(self, projections: list[Linear], first: Tensor) -> WeightRows | None:
-        """The rows of the weight that made `first` (H, D), found by value: at the first position only views and a
-        factor lie between a projection and the product, rotations included."""
+    def _rows(self, projections: list[Projection], first: Tensor) -> WeightRows | None:
+        """The rows of the weight that made `first` (H, D), found by value.
+
+        At the first position a rotation is none, so that only views and a factor lie between projection and product.
+        """
         if len(projections) != 1 or projections[0].weight is None or projections[0].weight not in self.parameters:
             return None
         linear, size = projections[0], first.shape[-1]
@@ -324,6 +339,23 @@ def _matched(projected: Tensor, first: Tensor) -> Tensor | None:
     if not bool((equal.sum(dim=1) == 1).all()):
         return None
     return equal.int().argmax(dim=1).view(first.shape).cpu()
+
+
+def _folded_heads(shape: tuple[int, ...] | None, queries: Sequence[int]) -> int:
+    """How many heads are folded into the batch of queries (B, H, Q, ...), if x has this shape."""
+    if shape is None or queries[1] > 1 or len(shape) != 3:
+        return 1
+    batch = math.prod(shape[:-1]) // max(queries[2], 1)
+    return queries[0] // batch if batch and queries[0] % batch == 0 else 1
+
+
+def _tokens_first(shape: tuple[int, ...] | None, attention: Attention) -> bool:
+    """Whether x is (tokens, batch, width); where both are as many, nn.MultiheadAttention says so."""
+    if shape is None or len(shape) != 3 or shape[0] != attention.shape[2]:
+        return False
+    if shape[0] == shape[1]:
+        return not getattr(attention.call.module, "batch_first", True)
+    return True
 
 
 def _keeps_shape(call: ModuleCall) -> bool:

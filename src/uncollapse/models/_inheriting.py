@@ -40,7 +40,7 @@ class StackState:
         return self.__dict__ | {"passes": {}, "observe": None}  # a running pass does not belong into a copy
 
 
-class LayerMark:
+class PlainLayerMark:
     """What the hooks of one layer share."""
 
     def __init__(self, n: int, plan: LayerPlan, stack: StackState) -> None:
@@ -78,7 +78,7 @@ class LayerMark:
 
     def inherited(self) -> tuple[HiddenState | None, bool]:
         """The state that this layer starts from, and whether this is a recomputation, which nothing continues from."""
-        stack, key = self.stack, (id(self.stack), self.n)
+        key = (id(self.stack), self.n)
         if torch.compiler.is_compiling():
             return self._before(), False
         region = recomputation.current_region()
@@ -146,7 +146,7 @@ CHECKPOINTING = (
 class InheritingCalls(AttentionCalls):
     """Over one attention module of a converted model."""
 
-    def __init__(self, mark: LayerMark) -> None:
+    def __init__(self, mark: PlainLayerMark) -> None:
         super().__init__()
         self.mark = mark
         self.calls = self.products = 0
@@ -261,18 +261,18 @@ class InheritingCalls(AttentionCalls):
 
 def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module runs: its attention calls become ours."""
-    mark: LayerMark = getattr(module, LAYER)
+    mark: PlainLayerMark = getattr(module, LAYER)
     mark.follow_output()
     mode = InheritingCalls(mark)
     mark.modes.setdefault(running_thread(), []).append(mode)
-    mode.__enter__()
+    mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
     """After it, or after an error in it."""
-    mark: LayerMark = getattr(module, LAYER)
+    mark: PlainLayerMark = getattr(module, LAYER)
     mode = mark.modes[running_thread()].pop()
-    mode.__exit__(None, None, None)
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     if result is not None and mode.calls != 1:
         raise ValueError(f"{mark.name} attended {mode.calls} times in one forward; inherited scores need one call.")
 
@@ -280,7 +280,7 @@ def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
 def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a block or a projection runs: keep its tokens for the visible skip, and their shape."""
     for mark, key, role in getattr(module, SOURCES):
-        tokens = args[key] if isinstance(key, int) and key < len(args) else kwargs.get(key)
+        tokens = args[key] if isinstance(key, int) and key < len(args) else kwargs.get(str(key))
         if tokens is None:
             raise ValueError(f"{mark.name}: {type(module).__name__} was called with other arguments than in the trial.")
         settings = mark.stack.settings
@@ -292,15 +292,15 @@ def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def mix(module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
     """After W_O: alpha x + (1 - alpha) result (Eq. 53); "replace" takes away the x that the block is about to add."""
-    mark: LayerMark = getattr(module, OUTPUT)
+    mark: PlainLayerMark = getattr(module, OUTPUT)
     settings = mark.stack.settings
     if settings.alpha == 0:
         return None
     tokens = mark.tokens.pop(running_thread(), None)
     if tokens is None:
         raise ValueError(
-            f"{mark.name} ran without the tokens that alpha multiplies: the module that is called with them did not run "
-            "with it; call the whole block, and checkpoint the whole block."
+            f"{mark.name} ran without the tokens that alpha multiplies: the module that is called with them did not "
+            "run with it; call the whole block, and checkpoint the whole block."
         )
     weight = settings.alpha - 1.0 if settings.skip == "replace" else settings.alpha
     first = result[0] if isinstance(result, tuple) else result

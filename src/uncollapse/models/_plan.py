@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-Kind = Literal[
+CallKind = Literal[
     "sdpa",  # torch.nn.functional.scaled_dot_product_attention
     "multihead",  # torch.nn.functional.multi_head_attention_forward, which nn.MultiheadAttention calls
     "product",  # softmax written out: the product of queries and keys is a call of its own
 ]
-NAMES: dict[Kind, str] = {
+NAMES: dict[CallKind, str] = {
     "sdpa": "scaled_dot_product_attention",
     "multihead": "MultiheadAttention",
     "product": "softmax written out",
@@ -45,7 +45,7 @@ class LayerPlan:
     """One attention layer: paths of its modules, None for what was not found."""
 
     name: str  # the module that attends
-    kind: Kind
+    kind: CallKind
     heads: int
     product: int = 0  # with kind "product": which product of two activations in the module gives the scores
     block: str | None = None  # what leaves it is the residual stream
@@ -56,6 +56,8 @@ class LayerPlan:
     key: WeightRows | None = None
     scale: float | None = None  # of the scores; None where the model multiplies by it itself
     sums: str = ""  # why the block's sum cannot be replaced exactly; empty: it can
+    folded: bool = False  # heads are part of the batch: queries are (B H, Q, D)
+    tokens_first: bool = False  # x is (tokens, batch, width)
     cross: bool = False  # the keys come from other tokens than the queries
 
 
@@ -94,7 +96,9 @@ class Plan:
     def from_data(cls, data: Mapping[str, Any]) -> Plan:
         """The plan that `to_data` wrote, also after JSON made lists of its tuples."""
         try:
-            stacks = tuple(Stack(s["name"], tuple(_layer(entry) for entry in s["layers"]), s["refusal"]) for s in data["stacks"])
+            stacks = tuple(
+                Stack(s["name"], tuple(_layer(entry) for entry in s["layers"]), s["refusal"]) for s in data["stacks"]
+            )
             return cls(data["model"], stacks, tuple((str(path), str(why)) for path, why in data["left_out"]))
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -135,7 +139,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _layer(data: Mapping[str, Any]) -> LayerPlan:
     values = dict(data)
-    if values.get("kind") not in get_args(Kind):
+    if values.get("kind") not in get_args(CallKind):
         raise ValueError(f"{values.get('kind')!r} is no kind of attention")
     for key in ("stream", "normed"):
         values[key] = None if values[key] is None else Argument(**values[key])

@@ -6,6 +6,7 @@ from with no other projection between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ._calls import MULTIHEAD, PRODUCTS, SDPA, SOFTMAX, factors, multihead_call
-from ._plan import Kind
+from ._plan import CallKind
 
 LINEAR = frozenset({functional.linear, torch.addmm, torch.conv1d, torch.conv2d, functional.conv1d, functional.conv2d})
 BY_PARAMETER = PRODUCTS | {torch.mm, Tensor.mm}  # projections as well, if one factor is a parameter
@@ -63,7 +64,7 @@ class ModuleCall:
 
 
 @dataclass(eq=False)
-class Linear:
+class Projection:
     """One projection by a parameter."""
 
     clock: int
@@ -81,7 +82,7 @@ class Attention:
     """One attention call."""
 
     clock: int
-    kind: Kind
+    kind: CallKind
     call: ModuleCall
     shape: tuple[int, int, int, int]  # (B, H, Q, K); heads may be folded into the batch
     q: Tags
@@ -95,7 +96,7 @@ class Attention:
 
 
 @dataclass(eq=False)
-class Sum:
+class SumCall:
     """One sum of two activations of the same shape."""
 
     clock: int
@@ -121,11 +122,11 @@ class Probe(TorchFunctionMode):
         self.root = ModuleCall("", model, None, 0, {})
         self.stack = [self.root]
         self.calls: list[ModuleCall] = []
-        self.linears: list[Linear] = []
+        self.linears: list[Projection] = []
         self.attentions: list[Attention] = []
         self.products: list[Product] = []
         self.softmaxes: list[tuple[Tags, tuple[int, ...]]] = []
-        self.sums: list[Sum] = []
+        self.sums: list[SumCall] = []
         self.drops: list[tuple[Tags, float]] = []  # dropout with a probability above 0: what went in
         self.foreign: list[str] = []
         self._clock = 0
@@ -148,7 +149,7 @@ class Probe(TorchFunctionMode):
         found: Tags = frozenset()
         for value in values:
             if isinstance(value, Tensor):
-                found |= self._tags.get(value, frozenset())
+                found |= self._tags[value] if value in self._tags else frozenset()
             elif isinstance(value, list | tuple):
                 found |= self.tags(*value)
         return found
@@ -217,9 +218,9 @@ class Probe(TorchFunctionMode):
             self._count_product(pair)
             return self._linear(function, values, weight, result)
         if pair is not None:
-            return self._product(function, pair, result)
+            return self._product(function, args, pair, result)
         if function in SUMS and len(operands) == 2 and operands[0][2] == operands[1][2] == tuple(result.shape):
-            self.sums.append(Sum(self.tick(), tuple(operands)))
+            self.sums.append(SumCall(self.tick(), tuple(operands)))
         if function is functional.dropout and _probability(args, kwargs) > 0:
             self.drops.append((tags, _probability(args, kwargs)))
         return self.tag(result, tags)
@@ -229,7 +230,7 @@ class Probe(TorchFunctionMode):
         if not data:
             return result
         source = data[0]
-        linear = Linear(
+        linear = Projection(
             self.tick(),
             self.stack[-1],
             self.identity(source),
@@ -248,9 +249,11 @@ class Probe(TorchFunctionMode):
         first = (query[0, :, 0].clone(), key[0, :, 0].clone()) if query.dim() == key.dim() == 4 else None
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        self._attend(Attention(
-            self.tick(), "sdpa", self.stack[-1], shape, self.tags(query), self.tags(key), first=first, scale=scale
-        ))
+        self._attend(
+            Attention(
+                self.tick(), "sdpa", self.stack[-1], shape, self.tags(query), self.tags(key), first=first, scale=scale
+            )
+        )
         return self.tag(SDPA(query, key, *args, **kwargs), frozenset({Tag("attention", len(self.attentions) - 1)}))
 
     def _multihead(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -261,13 +264,23 @@ class Probe(TorchFunctionMode):
         except ValueError as reason:
             problem = str(reason)
         own = key is query or (key.shape == query.shape and torch.equal(key, query))
-        self._attend(Attention(
-            self.tick(), "multihead", self.stack[-1], shape, frozenset(), frozenset(), own,
-            scale=scale, problem=problem, projection=args[3],
-        ))
+        self._attend(
+            Attention(
+                self.tick(),
+                "multihead",
+                self.stack[-1],
+                shape,
+                frozenset(),
+                frozenset(),
+                own,
+                scale=scale,
+                problem=problem,
+                projection=args[3],
+            )
+        )
         return self.tag(MULTIHEAD(query, key, *args, **kwargs), frozenset({Tag("attention", len(self.attentions) - 1)}))
 
-    def _product(self, function: Any, pair: list[Tensor], result: Tensor) -> Tensor:
+    def _product(self, function: Any, args: tuple[Any, ...], pair: list[Tensor], result: Tensor) -> Tensor:
         """A product of two activations: attention if one of them comes from a softmax over another product."""
         for weights in (tag.n for tag in sorted(self.tags(pair[0]) | self.tags(pair[1])) if tag.kind == "softmax"):
             source, shape = self.softmaxes[weights]
@@ -278,7 +291,7 @@ class Probe(TorchFunctionMode):
                 self._count_product(pair)
                 return self.tag(result, frozenset({Tag("attention", len(self.attentions) - 1)}))  # type: ignore[no-any-return]
         q, k = pair
-        first = (q[0, :, 0].clone(), k[0, :, :, 0].clone()) if q.dim() == k.dim() == 4 and function is not torch.einsum else None
+        first = _of_first_token(function, args[0], q, k)
         index = {call: call.products for call in self.stack}
         self.products.append(Product(self.stack[-1], index, self.tags(q), self.tags(k), tuple(result.shape), first))
         self._count_product(pair)
@@ -289,10 +302,20 @@ class Probe(TorchFunctionMode):
         while call not in made.index:  # the innermost module that holds the product and the sum over the values
             assert call.parent is not None
             call = call.parent
-        shape = made.shape if len(made.shape) == 4 else (made.shape[0], 1, *made.shape[1:])
-        self._attend(Attention(
-            self.tick(), "product", call, shape, made.q, made.k, product=made.index[call], first=made.first  # type: ignore[arg-type]
-        ))
+        batch, *heads, queries, keys = made.shape
+        shape = (batch, math.prod(heads), queries, keys)
+        self._attend(
+            Attention(
+                self.tick(),
+                "product",
+                call,
+                shape,
+                made.q,
+                made.k,
+                product=made.index[call],
+                first=made.first,
+            )
+        )
 
     def _count_product(self, pair: list[Tensor] | None) -> None:
         for call in self.stack if pair is not None else ():
@@ -343,6 +366,31 @@ def _flat(values: list[Any]) -> Iterator[Any]:
 
 def _probability(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     return float(kwargs.get("p", args[1] if len(args) > 1 else 0.5))
+
+
+def _of_first_token(function: Any, equation: Any, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(H, D) of the first query and of the first key of a product that gives scores (B, H, Q, K)."""
+    if q.dim() != 4 or k.dim() != 4:
+        return None
+    if function is not torch.einsum:
+        return q[0, :, 0].clone(), k[0, :, :, 0].clone()
+    inputs, _, output = str(equation).replace(" ", "").partition("->")
+    left, _, right = inputs.partition(",")
+    if not (len(left) == len(right) == len(output) == 4 and left.isalpha() and right.isalpha()):
+        return None
+    batch = output[0]
+    size = set(left) & set(right) - set(output)
+    heads = set(left) & set(right) & set(output) - {batch}
+    if len(size) != 1 or len(heads) != 1:
+        return None
+    wanted = heads.pop() + size.pop()
+    parts = [
+        tensor[tuple(slice(None) if letter in wanted else 0 for letter in letters)]
+        for tensor, letters in ((q, left), (k, right))
+    ]
+    orders = ["".join(letter for letter in letters if letter in wanted) for letters in (left, right)]
+    first, second = (part if order == wanted else part.T for part, order in zip(parts, orders, strict=True))
+    return first.clone(), second.clone()
 
 
 def _content(tensor: Tensor) -> tuple[Any, ...]:

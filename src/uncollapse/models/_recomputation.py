@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 TESTED = ("2.13",)  # versions of torch with which checkpointing of plain modules was tested
-State = TypeVar("State")
+Kept = TypeVar("Kept")
 
 
 class Region(NamedTuple):
@@ -50,7 +50,7 @@ def current_region() -> Region | None:
 def in_backward() -> bool:
     """Whether a backward pass is running in this thread: then a forward is a recomputation."""
     try:
-        return cast(int, torch._C._current_graph_task_id()) != -1
+        return torch._C._current_graph_task_id() != -1
     except AttributeError:
         return False
 
@@ -66,8 +66,8 @@ def in_transform() -> bool:
 def untested() -> str:
     """The sentence for a version of torch whose checkpointing is not known."""
     return (
-        f"gradient checkpointing of this model was tested with torch {', '.join(TESTED)}, and torch {torch.__version__} "
-        "keeps its records in another way; switch checkpointing off, or install one of those versions."
+        f"gradient checkpointing of this model was tested with torch {', '.join(TESTED)}; torch {torch.__version__} keeps "
+        "its records in another way, so switch checkpointing off, or install a version that was tested."
     )
 
 
@@ -83,15 +83,15 @@ def kept(region: Region | None, key: Hashable) -> tuple[bool, Any]:
     return key in states, states.get(key)
 
 
-def detached(value: State) -> State:
+def detached(value: Kept) -> Kept:
     """The same state without its graph; what needed a gradient still says so, as the recomputation expects."""
     if isinstance(value, Tensor):
-        return value.detach().requires_grad_(value.requires_grad)
+        return cast(Kept, value.detach().requires_grad_(value.requires_grad))
     if isinstance(value, tuple):
         parts = [detached(part) for part in value]
-        return cast(State, type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts))
+        return cast(Kept, type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts))
     if isinstance(value, list):
-        return cast(State, [detached(part) for part in value])
+        return cast(Kept, [detached(part) for part in value])
     if type(value).__module__.startswith("uncollapse.") and hasattr(value, "__dict__"):
         twin = copy.copy(value)
         twin.__dict__.update({name: detached(part) for name, part in vars(value).items() if _holds_tensors(part)})

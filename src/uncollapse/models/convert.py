@@ -18,7 +18,7 @@ from uncollapse.extras import require
 
 from . import plain
 from ._settings import ConversionSettings
-from .plain import Paths, Plan, Run
+from .plain import Paths, Plan, RunBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +36,7 @@ def convert(
     rule: ScoreRule | None = None,
     backend: str = "auto",
     example: Any = None,
-    run: Run | None = None,
+    run: RunBatch | None = None,
     layers: Paths = None,
     blocks: Paths = None,
 ) -> Model:
@@ -92,7 +92,9 @@ def convert(
     return model
 
 
-def plan(model: nn.Module, *, example: Any = None, run: Run | None = None, layers: Paths = None, blocks: Paths = None) -> Plan:
+def plan(
+    model: nn.Module, *, example: Any = None, run: RunBatch | None = None, layers: Paths = None, blocks: Paths = None
+) -> Plan:
     """What `convert` and `diagnose` find in a plain PyTorch module, by one forward on `example`; print it.
 
     Blocks, attention calls and their kinds, x and y of the visible skip, W_O, W_Q and W_K, and what is left out and

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from uncollapse.attention.rule import ScoreRule
 
-from ._calls import AttentionCalls, multihead_call
+from ._calls import AttentionCalls, multihead_call, unflattened
 from ._finding import Finder, Paths
-from ._inheriting import LAYER, SOURCES, LayerMark, StackState, enter, leave, remember
+from ._inheriting import LAYER, SOURCES, PlainLayerMark, StackState, enter, leave, remember
 from ._module_hooks import remove_hook
 from ._plan import Argument, LayerPlan, Plan, Stack, WeightRows
 from ._probe import SUMS, first_tensor, probing
@@ -24,11 +24,11 @@ __all__ = [
     "SUMS",
     "Argument",
     "AttentionCalls",
-    "Conversion",
     "LayerPlan",
     "Paths",
+    "PlainConversion",
     "Plan",
-    "Run",
+    "RunBatch",
     "Stack",
     "WeightRows",
     "change_alpha",
@@ -40,10 +40,11 @@ __all__ = [
     "on_device_of",
     "quiet_evaluation",
     "run_batch",
+    "unflattened",
     "uninstall",
 ]
 
-Run = Callable[[Any, Any], Any]  # run(model, batch) calls the model
+RunBatch = Callable[[Any, Any], Any]  # run(model, batch) calls the model
 CONVERSION = "_uncollapse_conversion"  # attribute of the converted module
 NO_EXAMPLE = (
     "{} is no transformers model, so its attention is found by running it: give a batch as example= "
@@ -51,13 +52,13 @@ NO_EXAMPLE = (
 )
 
 
-class Conversion:
+class PlainConversion:
     """What `install` changed in a module."""
 
     def __init__(self, settings: ConversionSettings, plan: Plan) -> None:
         self.settings, self.plan = settings, plan
         self.stacks: list[StackState] = []
-        self.marks: list[LayerMark] = []
+        self.marks: list[PlainLayerMark] = []
         self.sources: list[nn.Module] = []  # modules whose arguments are remembered
         self.attentions: list[nn.Module] = []
         self.encoders: list[nn.Module] = []  # whose nested tensors are switched off
@@ -112,21 +113,34 @@ def _without_nested_tensors(model: nn.Module) -> list[nn.Module]:
 
 
 def find(
-    model: nn.Module, example: Any, run: Run | None = None, layers: Paths = None, blocks: Paths = None
+    model: nn.Module, example: Any, run: RunBatch | None = None, layers: Paths = None, blocks: Paths = None
 ) -> tuple[Plan, list[Tensor]]:
     """The plan of a module, from one forward on `example`, and what that forward gave."""
     if example is None:
         raise ValueError(NO_EXAMPLE.format(type(model).__name__))
     with quiet_evaluation(model), probing(model) as probe:
-        result = (run or run_batch)(model, on_device_of(model, example))
+        result = _run(model, example, run)
     return Finder(model, probe, layers, blocks).plan(), _tensors(result)
+
+
+def _run(model: nn.Module, batch: Any, run: RunBatch | None) -> Any:
+    """What the model gives; an error of its own code becomes a sentence."""
+    try:
+        return (run or run_batch)(model, on_device_of(model, batch))
+    except ValueError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{type(model).__name__} cannot be run on this batch: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def install(
     model: nn.Module,
     settings: ConversionSettings,
     example: Any = None,
-    run: Run | None = None,
+    run: RunBatch | None = None,
     layers: Paths = None,
     blocks: Paths = None,
     plan: Plan | None = None,
@@ -185,7 +199,7 @@ def _check_skip(layer: LayerPlan, settings: ConversionSettings, cannot: str) -> 
         raise ValueError(f"{cannot}skip='replace' cannot be exact in {layer.name}: {layer.sums}; use skip='stream'.")
 
 
-def _check_stock(model: nn.Module, stock: list[Tensor], example: Any, run: Run | None) -> None:
+def _check_stock(model: nn.Module, stock: list[Tensor], example: Any, run: RunBatch | None) -> None:
     conversion = conversion_of(model)
     assert conversion is not None
     zero = ConversionSettings(ScoreRule.hopfield(0.0), 0.0, conversion.settings.backend, "stream")
@@ -193,7 +207,7 @@ def _check_stock(model: nn.Module, stock: list[Tensor], example: Any, run: Run |
         stack.settings = zero
     try:
         with quiet_evaluation(model):
-            converted = _tensors((run or run_batch)(model, on_device_of(model, example)))
+            converted = _tensors(_run(model, example, run))
     finally:
         for stack in conversion.stacks:
             stack.settings = conversion.settings
@@ -216,19 +230,19 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _add_hooks(model: nn.Module, settings: ConversionSettings, plan: Plan) -> None:
-    conversion = Conversion(settings, plan)
+    conversion = PlainConversion(settings, plan)
     setattr(model, CONVERSION, conversion)
     for stack in plan.own:
         state = StackState(settings, len(stack.layers))
         conversion.stacks.append(state)
         for n, layer in enumerate(stack.layers, start=1):
-            mark = LayerMark(n, layer, state)
+            mark = PlainLayerMark(n, layer, state)
             conversion.marks.append(mark)
             _hook_layer(model, conversion, mark)
     conversion.encoders = _without_nested_tensors(model)
 
 
-def _hook_layer(model: nn.Module, conversion: Conversion, mark: LayerMark) -> None:
+def _hook_layer(model: nn.Module, conversion: PlainConversion, mark: PlainLayerMark) -> None:
     layer = mark.plan
     roles = {"stream": layer.stream, "normed": layer.normed if conversion.settings.skip == "normed" else None}
     for role, argument in roles.items():
@@ -284,7 +298,7 @@ def _owner(model: nn.Module) -> nn.Module | None:
     return next((module for module in model.modules() if CONVERSION in module.__dict__), None)
 
 
-def conversion_of(model: nn.Module) -> Conversion | None:
+def conversion_of(model: nn.Module) -> PlainConversion | None:
     """What `install` changed in this module or in one inside it, None if it is stock."""
     owner = _owner(model)
     return None if owner is None else owner.__dict__[CONVERSION]
