@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .models.convert import plan as plan
     from .models.convert import restore as restore
     from .models.convert import set_alpha as set_alpha
+    from .models.saving import load as load
+    from .models.saving import save as save
     from .remedies import LocaterCallback as LocaterCallback
     from .remedies import locater_penalty as locater_penalty
     from .training import Recipe as Recipe
@@ -49,10 +51,12 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "diagnose": "diagnosis",
     "from_pretrained": "models",
     "hopfield_attention": "attention",
+    "load": "models",
     "locater_penalty": "remedies",
     "plan": "models",
     "release_memory": "attention",
     "restore": "models",
+    "save": "models",
     "set_alpha": "models",
     "train": "training",
 }

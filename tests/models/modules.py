@@ -18,9 +18,9 @@ class Recursion:
         self.alpha, self.alpha_hidden, self.skip, self.hidden = alpha, alpha_hidden, skip, None
         self.scores, self.streams = [], []  # as they enter each softmax; as they leave each block
 
-    def attend(self, q, k, v, causal=False, bias=None, cap=None):
+    def attend(self, q, k, v, causal=False, bias=None, cap=None, scale=None):
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-        scores = (1 - self.alpha_hidden) * (q @ k.mT) / q.shape[-1] ** 0.5
+        scores = (1 - self.alpha_hidden) * (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
         self.hidden = scores if self.hidden is None else self.alpha_hidden * self.hidden + scores
         seen = self.hidden
         if cap is not None:

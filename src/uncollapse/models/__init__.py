@@ -1,5 +1,6 @@
 """Attention inside models people already have: how it is found and how it is changed."""
 
 from .convert import convert, from_pretrained, plan, restore, set_alpha
+from .saving import load, save
 
-__all__ = ["convert", "from_pretrained", "plan", "restore", "set_alpha"]
+__all__ = ["convert", "from_pretrained", "load", "plan", "restore", "save", "set_alpha"]

@@ -72,6 +72,8 @@ class AttentionCalls(TorchFunctionMode):
             return self.multihead(*args, **kwargs)
         if function in SOFTMAX:
             self.softmax(args[0] if args else kwargs["input"])
+        if function is Tensor.unflatten:  # torch.compile cannot trace the method, which calls its super(), under a mode
+            return torch.unflatten(*args, **kwargs)
         if factors(function, args, kwargs) is None:
             return function(*args, **kwargs)
         if function in WITH_BIAS:

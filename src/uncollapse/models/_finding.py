@@ -154,9 +154,14 @@ class Finder:
             heads=attention.shape[1] * heads,
             product=attention.product,
             block=None if block is None else block.name,
-            stream=stream if total is not None and total[1] == leaving else None,
-            normed=normed if shape is not None and shape == leaving else None,
+            stream=stream,
+            normed=normed,
             output=None if output is None else output.name,
+            fits=tuple(
+                role
+                for role, source, found in (("stream", stream, x), ("normed", normed, shape))
+                if source is not None and found is not None and found == leaving
+            ),
             query=query,
             key=key,
             scale=attention.scale,
@@ -241,6 +246,9 @@ class Finder:
             for key, (found, shape) in call.arguments.items():
                 if found == linear.source:
                     return Argument(call.name, key), shape
+        if len(linear.call.arguments) == 1 and not linear.call.attentions:  # it projects a view of its only argument
+            ((key, (_, shape)),) = linear.call.arguments.items()
+            return Argument(linear.call.name, key), shape
         return None, None
 
     def _block(self, attention: Attention, around: list[ModuleCall], group: list[Attention]) -> ModuleCall | None:

@@ -271,7 +271,10 @@ def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
     """After it, or after an error in it."""
     mark: PlainLayerMark = getattr(module, LAYER)
-    mode = mark.modes[running_thread()].pop()
+    modes = mark.modes.get(running_thread())
+    if not modes:
+        return  # a hook before ours has raised
+    mode = modes.pop()
     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     if result is not None and mode.calls != 1:
         raise ValueError(f"{mark.name} attended {mode.calls} times in one forward; inherited scores need one call.")

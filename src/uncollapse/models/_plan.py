@@ -52,6 +52,7 @@ class LayerPlan:
     stream: Argument | None = None  # x: the tokens that the block adds the attention's output to
     normed: Argument | None = None  # y: what enters the projections of queries and keys
     output: str | None = None  # W_O
+    fits: tuple[str, ...] = ()  # which of "stream" and "normed" have the shape that W_O gives
     query: WeightRows | None = None
     key: WeightRows | None = None
     scale: float | None = None  # of the scores; None where the model multiplies by it itself
@@ -143,6 +144,7 @@ def _layer(data: Mapping[str, Any]) -> LayerPlan:
         raise ValueError(f"{values.get('kind')!r} is no kind of attention")
     for key in ("stream", "normed"):
         values[key] = None if values[key] is None else Argument(**values[key])
+    values["fits"] = tuple(values["fits"])
     for key in ("query", "key"):
         if values[key] is not None:
             values[key] = WeightRows(**(dict(values[key]) | {"starts": tuple(values[key]["starts"])}))

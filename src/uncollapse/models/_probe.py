@@ -149,7 +149,7 @@ class Probe(TorchFunctionMode):
         found: Tags = frozenset()
         for value in values:
             if isinstance(value, Tensor):
-                found |= self._tags[value] if value in self._tags else frozenset()
+                found |= self._tags.get(value, frozenset())  # type: ignore[no-untyped-call]
             elif isinstance(value, list | tuple):
                 found |= self.tags(*value)
         return found

@@ -66,8 +66,8 @@ def in_transform() -> bool:
 def untested() -> str:
     """The sentence for a version of torch whose checkpointing is not known."""
     return (
-        f"gradient checkpointing of this model was tested with torch {', '.join(TESTED)}; torch {torch.__version__} keeps "
-        "its records in another way, so switch checkpointing off, or install a version that was tested."
+        f"gradient checkpointing of this model was tested with torch {', '.join(TESTED)}; torch {torch.__version__} "
+        "keeps its records in another way, so switch checkpointing off, or install a version that was tested."
     )
 
 

@@ -75,8 +75,8 @@ def convert(
     """
     rule = chosen_rule(rule, alpha_hidden, start)
     settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend, skip)
-    inner = None if plain.conversion_of(model) else find_transformers_model(model)
-    if inner is None or layers is not None or blocks is not None:
+    inner = find_transformers_model(model)
+    if inner is None or run is not None or layers is not None or blocks is not None:
         plain.install(model, settings, example, run, layers, blocks)
         return model
     if inner.name_or_path and not settings.is_stock:
@@ -88,7 +88,7 @@ def convert(
         )
     from . import huggingface
 
-    huggingface.install(inner, settings)
+    huggingface.install(inner, settings, example)
     return model
 
 
@@ -129,12 +129,12 @@ def restore(model: Model) -> Model:
     >>> uc.restore(uc.convert(model)).config._attn_implementation
     'sdpa'
     """
-    plain.uninstall(model)
     inner = find_transformers_model(model)
     if inner is not None:
         from . import huggingface
 
         huggingface.uninstall(inner)
+    plain.uninstall(model)
     return model
 
 
@@ -148,7 +148,7 @@ def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | No
     >>> model.config.uncollapse["alpha"], model.config.uncollapse["rule"]["keep"]
     (0.1, 0.1)
     """
-    inner = None if plain.conversion_of(model) else find_transformers_model(model)
+    inner = find_transformers_model(model)
     if inner is None:
         plain.change_alpha(model, alpha, alpha_hidden)
         return model

@@ -26,6 +26,7 @@ __all__ = [
     "AttentionCalls",
     "LayerPlan",
     "Paths",
+    "NotUnderstoodError",
     "PlainConversion",
     "Plan",
     "RunBatch",
@@ -50,6 +51,10 @@ NO_EXAMPLE = (
     "{} is no transformers model, so its attention is found by running it: give a batch as example= "
     "(a dict for keywords, a tuple for positions, a tensor for one argument)."
 )
+
+
+class NotUnderstoodError(ValueError):
+    """The trial forward did not show what inheriting scores needs."""
 
 
 class PlainConversion:
@@ -170,14 +175,15 @@ def check(plan: Plan, settings: ConversionSettings) -> None:
     """Raise a ValueError if the plan does not allow these settings."""
     cannot = f"{plan.model} cannot be converted: "
     if not plan.own:
-        why = f"{plan.stacks[0].layers[0].name} is {plan.stacks[0].refusal}" if plan.stacks else "it has no layers"
-        raise ValueError(f"{cannot}no self-attention was found; {why}.")
+        seen = [(stack.layers[0].name, stack.refusal) for stack in plan.stacks] + list(plan.left_out)
+        path, why = next(iter(seen), ("", "nothing attends"))
+        raise NotUnderstoodError(f"{cannot}no self-attention was found; {path or 'the model itself'}: {why}.")
     foreign = next((why for path, why in plan.left_out if not path), None)
     if foreign is not None:
-        raise ValueError(f"{cannot}{foreign}.")
+        raise NotUnderstoodError(f"{cannot}{foreign}.")
     for stack in plan.own:
         if stack.refusal:
-            raise ValueError(f"{cannot}{stack.refusal}.")
+            raise NotUnderstoodError(f"{cannot}{stack.refusal}.")
         for layer in stack.layers:
             if settings.alpha > 0:
                 _check_skip(layer, settings, cannot)
@@ -185,13 +191,12 @@ def check(plan: Plan, settings: ConversionSettings) -> None:
 
 def _check_skip(layer: LayerPlan, settings: ConversionSettings, cannot: str) -> None:
     if layer.output is None:
-        raise ValueError(f"{cannot}no output projection was found after {layer.name}; use alpha=0.")
+        raise NotUnderstoodError(f"{cannot}no output projection was found after {layer.name}; use alpha=0.")
     normed = settings.skip == "normed"
-    source, other = (layer.normed, layer.stream) if normed else (layer.stream, layer.normed)
-    if source is None:
-        hint = "alpha=0" if other is None else "skip='stream'" if normed else "skip='normed'"
+    if ("normed" if normed else "stream") not in layer.fits:
+        hint = f"skip={layer.fits[0]!r}" if layer.fits else "alpha=0"
         what = "what enters the attention" if normed else "the tokens before the norm"
-        raise ValueError(
+        raise NotUnderstoodError(
             f"{cannot}skip={settings.skip!r} needs {what} of {layer.name}, in the shape that {layer.output} gives, and "
             f"no module is called with it; use {hint}."
         )
@@ -214,7 +219,7 @@ def _check_stock(model: nn.Module, stock: list[Tensor], example: Any, run: RunBa
     for one, other in zip(stock, converted, strict=True):
         close = 1e-3 if one.dtype == torch.float32 else torch.finfo(one.dtype).eps ** 0.5  # of the largest entry
         if one.numel() and not (one - other).abs().max() <= close * one.abs().max().clamp(min=1e-12):
-            raise ValueError(
+            raise NotUnderstoodError(
                 f"{type(model).__name__} cannot be converted: with alpha = alpha_hidden = 0 it does not give its stock "
                 "output."
             )
