@@ -72,11 +72,7 @@ print(*uc.compare([report, observe("sharp", size=9.0)]).findings, sep="\\n")
 
 HF, REPORT, TRAIN = (f"pip install 'uncollapse[{extra}]'." for extra in ("hf", "report", "train"))
 MISSING = {
-    "uc.convert(torch.nn.Linear(2, 2))": HF,
-    "uc.restore(torch.nn.Linear(2, 2))": HF,
-    "uc.set_alpha(torch.nn.Linear(2, 2), 0.5)": HF,
     "uc.from_pretrained('gpt2')": HF,
-    "uc.diagnose(torch.nn.Linear(2, 2))": HF,
     "uc.LocaterCallback": HF,
     "uc.locater_penalty": HF,
     "uc.DiagnoseCallback": HF,

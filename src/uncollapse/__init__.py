@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose as diagnose
     from .models.convert import convert as convert
     from .models.convert import from_pretrained as from_pretrained
+    from .models.convert import plan as plan
     from .models.convert import restore as restore
     from .models.convert import set_alpha as set_alpha
     from .models.learned import parameter_groups as parameter_groups
+    from .models.saving import load as load
+    from .models.saving import save as save
     from .remedies import LocaterCallback as LocaterCallback
     from .remedies import locater_penalty as locater_penalty
     from .training import Recipe as Recipe
@@ -49,10 +52,13 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "diagnose": "diagnosis",
     "from_pretrained": "models",
     "hopfield_attention": "attention",
+    "load": "models",
     "locater_penalty": "remedies",
     "parameter_groups": "models",
+    "plan": "models",
     "release_memory": "attention",
     "restore": "models",
+    "save": "models",
     "set_alpha": "models",
     "train": "training",
 }

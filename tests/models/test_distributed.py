@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.builders import batch
+import uncollapse as uc
+from tests.models.builders import batch, build
+from tests.models.modules import build as build_plain
+from tests.models.modules import first
 from tests.models.two_processes import CHECKPOINTING, KINDS, READINGS, converted
 
 
@@ -41,3 +44,14 @@ def test_two_processes_give_the_gradients_of_one(kind, checkpointing, skip, fold
     scale = max(grad.abs().max() for grad in wanted.values())
     for name, grad in wanted.items():
         assert (got[name] - grad).abs().max() <= 1e-6 * scale, name  # LLaMA's RMSNorm runs in float32
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_of_a_plain_module(kind, checkpointing, folder):
+    model, ids = build_plain("nanogpt")
+    first(uc.convert(model, alpha=0.4, alpha_hidden=0.6, example=ids)(ids)).square().mean().backward()
+    got = torch.load(folder / f"{kind}-{checkpointing}-nanogpt.pt", weights_only=True)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(got[name], parameter.grad, rtol=1e-11, atol=1e-14)  # float64

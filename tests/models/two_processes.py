@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import uncollapse as uc
 from tests.models.builders import batch, build
+from tests.models.modules import build as build_plain
+from tests.models.modules import first
 
 KINDS = ("ddp", "fsdp2")
 CHECKPOINTING = ("plain", "checkpointing")
@@ -42,6 +44,22 @@ def gradients(kind: str, checkpointing: str, skip: str) -> dict[str, torch.Tenso
     return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in found.items()}
 
 
+def plain_gradients(kind: str, checkpointing: str) -> dict[str, torch.Tensor]:
+    """The same of a module that is converted through its attention calls."""
+    model, ids = build_plain("nanogpt")
+    uc.convert(model, alpha=0.4, alpha_hidden=0.6, example=ids)
+    model.checkpointing = {"use_reentrant": False} if checkpointing == "checkpointing" else None
+    if kind == "ddp":
+        wrapped = DistributedDataParallel(model)
+    else:
+        for block in model.h:
+            fully_shard(block)
+        wrapped = fully_shard(model)
+    first(wrapped(ids[dist.get_rank()].unsqueeze(0))).square().mean().backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in found.items()}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -49,6 +67,10 @@ def main(folder: Path) -> None:
         found = gradients(*case)
         if dist.get_rank() == 0:
             torch.save(found, folder / f"{'-'.join(case)}.pt")
+    for case in product(KINDS, CHECKPOINTING):
+        found = plain_gradients(*case)
+        if dist.get_rank() == 0:
+            torch.save(found, folder / f"{'-'.join(case)}-nanogpt.pt")
     dist.barrier()
     os._exit(0)  # gloo's threads may wait for ever for tensors that are taken down with the interpreter
 

@@ -14,6 +14,7 @@ from uncollapse.files import printable
 
 from .command import Command, UserError, option
 from .output import output_folder
+from .python_model import is_python_model, load_python_model
 
 COLLAPSED = 3  # exit code of --fail-on collapse
 
@@ -22,7 +23,11 @@ COLLAPSED = 3  # exit code of --fail-on collapse
 class DiagnoseOptions:
     """Options of `uncollapse diagnose`."""
 
-    model: str = option(help="folder of a model, run folder, or name on the hub", positional=True)
+    model: str = option(
+        help="folder of a model, run folder, name on the hub, or FILE.py:build, a function that makes a torch.nn.Module",
+        positional=True,
+    )
+    example: str | None = option(None, "with FILE.py:build: a .pt file with a batch, or a name in FILE.py that gives one")
     data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
@@ -43,7 +48,7 @@ def run(settings: DiagnoseOptions) -> int:
         )
     out = settings.out
     if out is None and not settings.json:
-        out = Path(f"uncollapse-diagnosis-{Path(settings.model).name}")
+        out = Path(f"uncollapse-diagnosis-{Path(settings.model).name.replace(':', '-')}")
     if out is None:
         report = _measure(settings)
     else:
@@ -60,7 +65,20 @@ def run(settings: DiagnoseOptions) -> int:
     return COLLAPSED if settings.fail_on == "collapse" and collapsed else 0
 
 
+def _measure_python_model(settings: DiagnoseOptions) -> Any:
+    from uncollapse.diagnosis import diagnose
+
+    model, batches = load_python_model(settings.model, settings.example)
+    report = diagnose(model, batches)
+    report.info["sample"] = settings.example
+    return report
+
+
 def _measure(settings: DiagnoseOptions) -> Any:
+    if is_python_model(settings.model):
+        return _measure_python_model(settings)
+    if settings.example is not None:
+        raise UserError("--example goes with a model that is named as FILE.py:build.")
     from transformers.utils.logging import disable_progress_bar
 
     from uncollapse.data.batches import load_batches

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from uncollapse.data.sample import sample_for
-from uncollapse.models.convert import transformers_model
+from uncollapse.models.convert import find_transformers_model
+from uncollapse.models.plain import Paths, RunBatch, conversion_of
 
 from .exclusive import exclusive
 from .observer import Observer
@@ -25,8 +26,11 @@ Batch = Mapping[str, Tensor]
 
 def diagnose(
     model: nn.Module,
-    batches: Batch | Iterable[Batch] | None = None,
+    batches: Any = None,
     *,
+    run: RunBatch | None = None,
+    layers: Paths = None,
+    blocks: Paths = None,
     progress: bool = True,
     decompositions: int = 1,
     query: int = -1,
@@ -37,9 +41,14 @@ def diagnose(
     there, and weights that change raise one here.
 
     Args:
-        model: a transformers model, stock or converted, or a module around one. It is left as found.
-        batches: a batch (dict of tensors as the model takes them) or an iterable of batches; None takes a sample that
-            comes with the package, named in the report.
+        model: a transformers model or any other PyTorch module, stock or converted. It is left as found.
+        batches: a batch or an iterable of batches. A batch is a dict (keywords), a tuple (positions) or a tensor (one
+            argument); transformers models take dicts. None takes a sample that comes with the package, named in the
+            report, for a transformers model.
+        run: run(model, batch) in place of calling the module with the batch, for loaders that give labels as well.
+        layers: the attention modules of a plain module to measure, where others than the ones found are meant: paths,
+            or a pattern such as "blocks.*.attn".
+        blocks: the blocks around them, likewise.
         progress: show a progress bar, if standard error is a terminal.
         decompositions: number of sequences, from the first on, whose ranks are computed.
         query: the query position at which signal propagation is measured; the last real token by default.
@@ -51,7 +60,13 @@ def diagnose(
     >>> report.layers["layer"].tolist(), len(report.heads)
     ([1, 2], 4)
     """
-    inner = transformers_model(model)
+    inner = find_transformers_model(model)
+    if inner is None or conversion_of(model) is not None or run is not None or layers is not None or blocks is not None:
+        from .plain import diagnose_plain
+
+        return diagnose_plain(
+            model, batches, run, layers, blocks, Observer(type(model).__name__, decompositions, query), progress
+        )
     from .huggingface import explain_gaps, measure_weights, observed, read_coefficients
 
     name = inner.name_or_path or type(inner).__name__
@@ -64,10 +79,10 @@ def diagnose(
         with exclusive(inner), torch.no_grad():
             measure_weights(inner, observer)
             read_coefficients(inner, observer)
-            with observed(inner, observer) as run:
+            with observed(inner, observer) as forward:
                 quiet = not (progress and sys.stderr.isatty())
                 for batch in tqdm(_checked(batches, inner), desc="diagnose", unit="batch", disable=quiet):
-                    run(batch)
+                    forward(batch)
         explain_gaps(inner, observer)
     return observer.diagnosis
 

@@ -44,6 +44,7 @@ class Observer:
         self.visible: dict[int, float] = {}  # layer -> learned weight of the visible skip
         self.missing: dict[str, str] = {}  # metric -> why it could not be measured
         self.notes: list[str] = []
+        self.names: dict[int, str] = {}  # layer -> path of its attention module, where the report is to show it
         self.sample = "data given by the caller"
         self.token_count = 0
         self._diagnosis: Diagnosis | None = None
@@ -133,8 +134,8 @@ class Observer:
         broken += [n for n, s in self.attention_statistics.items() if s.broken]
         broken += [n for n, s in self.spectra.items() if not s.scale.isfinite().all()]
         return Diagnosis(
-            layers=layers,
-            heads=heads,
+            layers=self._named(layers),
+            heads=self._named(heads),
             histograms={"cosine": self._cosine_histogram(), "entropy": self._entropy_histogram()},
             propagation=self._propagation(),
             eigenvalues=self._eigenvalues(),
@@ -164,6 +165,12 @@ class Observer:
         if self.visible:
             over_heads["alpha"] = over_heads["layer"].map(self.visible)
         return over_heads if table.empty else table.merge(over_heads, on="layer", how="outer")
+
+    def _named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The table with a column `name`, the path of each layer's module, if there are paths."""
+        if self.names and "layer" in table:
+            table.insert(1, "name", table["layer"].map(self.names))
+        return table
 
     def _heads(self) -> pd.DataFrame:
         tables = []

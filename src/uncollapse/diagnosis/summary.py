@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 LAYER_COLUMNS = {
     "layer": "layer",
+    "name": "name",
     "residual_ratio": "residual",
     "effective_rank": "eff. rank",
     "cosine_mean": "cosine",
@@ -43,7 +44,7 @@ def layer_table(layers: pd.DataFrame) -> pd.DataFrame:
     """The columns people look at first, rounded."""
     columns = {name: title for name, title in LAYER_COLUMNS.items() if name in layers}
     table = layers[list(columns)].rename(columns=columns)
-    return table.apply(lambda column: column if column.name == "layer" else column.map(_number))
+    return table.apply(lambda column: column if column.name in ("layer", "name") else column.map(_number))
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,6 @@ coefficients are learned (learned.py).
 
 from __future__ import annotations
 
-import threading
 from typing import Any, cast
 
 import torch
@@ -19,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from uncollapse.attention.rule import ScoreRule, Skip
 
 from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
+from ._module_hooks import remove_hook, running_thread
 from ._settings import CONFIG_KEY, ConversionSettings
 from .families import LayerModules
 from .learned import add_learned, learned_of, remove_learned
@@ -41,7 +41,7 @@ class LayerMark:
         """Keep a learned alpha for the hook on W_O, which lies outside the attention module in some families."""
         learned = learned_of(attention)
         if learned is not None and self.settings.alpha_learned:
-            self.alphas[_thread()] = learned.alpha()
+            self.alphas[running_thread()] = learned.alpha()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"tokens": {}, "alphas": {}}  # what a running pass holds does not belong into a copy
@@ -69,7 +69,7 @@ class Conversion:
     def release_outputs(self) -> None:
         """Remove the hooks of the visible skip."""
         for output in self.outputs:
-            _remove_hook(output, _mix_tokens)
+            remove_hook(output, _mix_tokens)
             delattr(output, MARK)
         self.outputs = []
 
@@ -111,11 +111,11 @@ def remove_hooks(model: PreTrainedModel) -> None:
     conversion.release_outputs()
     for layer in conversion.layers:
         source = _skip_source(layer, conversion.settings.skip)
-        _remove_hook(source, _remember_tokens)
+        remove_hook(source, _remember_tokens)
         for module in {layer.attention, source}:
             delattr(module, MARK)
         remove_learned(layer.attention)
-    _remove_hook(base, _start_pass)
+    remove_hook(base, _start_pass)
     delattr(base, CONVERSION)
     model.set_attn_implementation(conversion.stock_attention or "sdpa")
     delattr(model.config, CONFIG_KEY)
@@ -147,17 +147,6 @@ def _skip_source(layer: LayerModules, skip: Skip) -> nn.Module:
             "use skip='normed'."
         )
     return layer.block
-
-
-def _remove_hook(module: nn.Module, hook: Any) -> None:
-    """Remove a hook by the function it calls: unlike a handle, that also works in a copy of the model."""
-    for hooks, flags in (
-        (module._forward_hooks, module._forward_hooks_with_kwargs),
-        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
-    ):
-        for key in [key for key, function in hooks.items() if function is hook]:
-            del hooks[key]
-            flags.pop(key, None)
 
 
 # The hooks are functions of this module, so that a model with them can be copied and pickled.
@@ -203,7 +192,7 @@ def _remember_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     """Before a block or an attention module runs: keep its tokens for the visible skip."""
     mark: LayerMark = getattr(module, MARK)
     if mark.settings.alpha > 0 or mark.settings.alpha_learned:
-        mark.tokens[_thread()] = args[0] if args else kwargs["hidden_states"]
+        mark.tokens[running_thread()] = args[0] if args else kwargs["hidden_states"]
 
 
 def _mix_tokens(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor | None:
@@ -211,14 +200,9 @@ def _mix_tokens(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Ten
     mark: LayerMark = getattr(output, MARK)
     alpha: float | Tensor = mark.settings.alpha
     if mark.settings.alpha_learned:
-        alpha = mark.alphas.pop(_thread())
+        alpha = mark.alphas.pop(running_thread())
     elif alpha == 0:
         return None
-    tokens = mark.tokens.pop(_thread())
+    tokens = mark.tokens.pop(running_thread())
     weight = alpha - 1.0 if mark.settings.skip == "replace" else alpha
     return weight * tokens + (1.0 - alpha) * result
-
-
-def _thread() -> int:
-    """The thread that runs the model, of which there may be several; a compiled graph has one."""
-    return 0 if torch.compiler.is_compiling() else threading.get_ident()

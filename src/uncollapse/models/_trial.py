@@ -17,24 +17,28 @@ from uncollapse.attention.rule import ScoreRule
 from ._hooks import add_hooks, remove_hooks
 from ._interface import KEYWORD, evaluation, refuse_unknown
 from ._settings import ConversionSettings
-from .families import FAMILIES, Family, LayerModules
+from .families import FAMILIES, Family, LayerModules, family_of
 from .skip_free import SKIP_FREE_KEY
 
 PROBE = "hopfield_probe"  # the attention implementation of the trial run: stock attention that records its caller
+
+
+class OtherRouteError(ValueError):
+    """The attention interface does not serve this model; its attention calls may."""
 
 
 def check_convertible(model: PreTrainedModel) -> None:
     """Raise a ValueError that names the reason if this kind of model cannot have inherited scores."""
     name, config = type(model).__name__, model.config
     if not model._can_set_attn_implementation():
-        raise ValueError(
+        raise OtherRouteError(
             f"{name} cannot be converted: its attention does not go through transformers' AttentionInterface."
         )
     if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
         raise ValueError(f"{name} cannot be converted: its cross-attention has other keys than its self-attention.")
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
     if len(kinds) > 1:
-        raise ValueError(
+        raise (ValueError if family_of(model) else OtherRouteError)(
             f"{name} cannot be converted: its layers mix {' and '.join(kinds)}, whose caches hold different keys."
         )
     devices = {str(device) for device in getattr(model, "hf_device_map", {}).values()}
@@ -70,7 +74,7 @@ def find_layers(model: PreTrainedModel) -> list[LayerModules]:
     """
     name = type(model).__name__
     with evaluation(model):
-        batch = _tiny_batch(model)
+        batch = tiny_batch(model)
         stock = _run(model, batch, "its stock forward fails on a tiny batch: ")
         layers = _probe(model, batch)
         settings = ConversionSettings(ScoreRule.hopfield(0.0), alpha=0.0, backend="reference", skip="normed")
@@ -81,7 +85,7 @@ def find_layers(model: PreTrainedModel) -> list[LayerModules]:
             remove_hooks(model)
     close = 1e-3 if stock.dtype == torch.float32 else torch.finfo(stock.dtype).eps ** 0.5  # of the largest entry
     if not (converted - stock).abs().max() <= close * stock.abs().max():
-        raise ValueError(
+        raise OtherRouteError(
             f"{name} cannot be converted: with alpha = alpha_hidden = 0 it does not give its stock output."
         )
     return layers
@@ -99,9 +103,9 @@ class _Trial:
     def attend(self, module: nn.Module, kwargs: dict[str, Any]) -> None:
         name = self.names.get(module, type(module).__name__)
         if module in self.attentions:
-            raise ValueError(f"{name} runs more than once in a forward pass, so its layers cannot be told apart.")
+            raise OtherRouteError(f"{name} runs more than once in a forward pass, so its layers cannot be told apart.")
         if len(self.outputs) < len(self.attentions):
-            raise ValueError(f"no output projection was found after {self.names[self.attentions[-1]]}.")
+            raise OtherRouteError(f"no output projection was found after {self.names[self.attentions[-1]]}.")
         refuse_unknown(kwargs, name)
         self.attentions.append(module)
 
@@ -110,7 +114,7 @@ class _Trial:
             return
         attention = self.attentions[-1]
         if self.entering.get(attention) != result.shape:
-            raise ValueError(
+            raise OtherRouteError(
                 f"the output of {self.names[linear]} does not have the shape of what enters the attention."
             )
         self.outputs.append(linear)
@@ -146,9 +150,11 @@ def _probe(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerModule
     try:
         _run(model, batch)
         if not trial.attentions:
-            raise ValueError(f"{type(model).__name__} cannot be converted: it never called the attention function.")
+            raise OtherRouteError(
+                f"{type(model).__name__} cannot be converted: it never called the attention function."
+            )
         if len(trial.outputs) < len(trial.attentions):
-            raise ValueError(f"no output projection was found after {trial.names[trial.attentions[-1]]}.")
+            raise OtherRouteError(f"no output projection was found after {trial.names[trial.attentions[-1]]}.")
         return list(trial.layers())
     finally:
         model.set_attn_implementation(stock_attention or "sdpa")
@@ -171,7 +177,7 @@ def _probe_attention(
     """Stock attention that reports its caller to the trial run."""
     trial: _Trial | None = kwargs.pop(KEYWORD, None)
     if trial is None:
-        raise ValueError(f"{type(module).__name__} does not receive the keyword arguments of its model's forward.")
+        raise OtherRouteError(f"{type(module).__name__} does not receive the keyword arguments of its model's forward.")
     trial.attend(module, {k: v for k, v in kwargs.items() if k not in ("dropout", "scaling", "is_causal")})
     return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
@@ -183,13 +189,14 @@ def _run(model: PreTrainedModel, batch: dict[str, Tensor], when: str = "") -> Te
             return cast(Tensor, model(**batch)[0])
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{type(model).__name__} cannot be converted: {when}{reason}") from error
+        raise OtherRouteError(f"{type(model).__name__} cannot be converted: {when}{reason}") from error
 
 
-def _tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
+def tiny_batch(model: PreTrainedModel) -> dict[str, Tensor]:
+    """A batch that shows how the model attends."""
     config, device = model.config, model.device
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
-        ids = torch.arange(16, device=device).view(2, 8) * 7 % config.vocab_size
+        ids = torch.arange(1, 17, device=device).view(2, 8) * 7 % config.vocab_size
         return {"input_ids": ids}
     if model.main_input_name == "pixel_values" and hasattr(config, "image_size"):
         size = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2

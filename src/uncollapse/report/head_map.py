@@ -34,7 +34,9 @@ def metrics_of(heads: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """The metrics of a table: label and explanation by column."""
     columns = [*(name for name in METRICS if name in heads), *(name for name in heads if name not in METRICS)]
     return {
-        str(name): _label(str(name)) for name in columns if name not in ("layer", "head") and heads[name].notna().any()
+        str(name): _label(str(name))
+        for name in columns
+        if name not in ("layer", "name", "head") and heads[name].notna().any()
     }
 
 

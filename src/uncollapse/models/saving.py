@@ -1,0 +1,95 @@
+"""save() and load(): a plain PyTorch module on disk, with the inherited scores it was converted to."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from uncollapse import files
+
+from . import plain
+from ._settings import ConversionSettings
+from .convert import find_transformers_model
+from .plain import Plan
+
+Model = TypeVar("Model", bound=nn.Module)
+FORMAT = 1
+WEIGHTS, SETTINGS = "weights.pt", "uncollapse.json"
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write a plain PyTorch module to a new folder: its weights, and how it was converted.
+
+    `uncollapse.load(build, folder)` reads it. A transformers model has `save_pretrained` for that.
+
+    >>> import tempfile, torch, uncollapse as uc
+    >>> def build():
+    ...     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    ...     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> x = torch.randn(1, 3, 8)
+    >>> model = uc.convert(build(), example=x).eval()
+    >>> folder = uc.save(model, tempfile.mkdtemp() + "/model")
+    >>> torch.equal(uc.load(build, folder).eval()(x), model(x))
+    True
+    """
+    conversion = plain.conversion_of(model)
+    if find_transformers_model(model) is not None and conversion is None:
+        raise ValueError(
+            f"{type(model).__name__} is a transformers model; call model.save_pretrained(folder), and "
+            "uncollapse.from_pretrained(folder) to read it."
+        )
+    about: dict[str, Any] = {"format": FORMAT, "model": type(model).__name__, "conversion": None}
+    if conversion is not None:
+        about["conversion"] = {"settings": conversion.settings.to_config(), "plan": conversion.plan.to_data()}
+    text = json.dumps(about, indent=1)
+    with files.new_folder(Path(folder)) as new:
+        torch.save(model.state_dict(), new / WEIGHTS)
+        (new / SETTINGS).write_text(text, encoding="utf-8")
+    return Path(folder)
+
+
+def load(build: Callable[[], Model], folder: str | os.PathLike[str]) -> Model:
+    """A module that `save` wrote: `build()` makes it, the folder gives its weights and its conversion.
+
+    No forward runs: what was found when the module was converted is in the folder.
+    """
+    where = Path(folder)
+    file = where / SETTINGS
+    if not file.is_file():
+        raise FileNotFoundError(f"{where} holds no saved module: there is no {SETTINGS} in it.")
+    about = files.json_object(file.read_text(encoding="utf-8"), str(file))
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"{file} has format {about.get('format')!r}; this version of uncollapse reads format {FORMAT}."
+        )
+    model = build()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"build must make a torch.nn.Module, and made a {type(model).__name__}.")
+    _load_weights(model, where / WEIGHTS)
+    conversion = about.get("conversion")
+    if conversion is not None:
+        try:
+            settings, plan = ConversionSettings.from_config(conversion["settings"]), Plan.from_data(conversion["plan"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{file} is damaged (it lacks {error}); save the module again.") from None
+        plain.install(model, settings, plan=plan)
+    return model
+
+
+def _load_weights(model: nn.Module, file: Path) -> None:
+    try:
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+        model.load_state_dict(weights)
+    except (pickle.UnpicklingError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file} is damaged, or holds more than weights.") from error
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{file} does not fit the module that build makes: {reason}") from error
