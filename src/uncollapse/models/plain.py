@@ -25,8 +25,8 @@ __all__ = [
     "Argument",
     "AttentionCalls",
     "LayerPlan",
-    "Paths",
     "NotUnderstoodError",
+    "Paths",
     "PlainConversion",
     "Plan",
     "RunBatch",
@@ -193,7 +193,8 @@ def check(plan: Plan, settings: ConversionSettings) -> None:
                 _check_skip(layer, settings, cannot)
             if settings.scores_dtype == "float16" and layer.kind == "product":
                 raise ValueError(
-                    f"{cannot}{layer.name} writes its softmax out and keeps its scores as they are; leave out scores_dtype."
+                    f"{cannot}{layer.name} writes its softmax out and keeps its scores as they are; "
+                    "leave out scores_dtype."
                 )
 
 
