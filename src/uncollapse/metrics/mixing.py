@@ -24,7 +24,7 @@ def mixing_bound(attention: Tensor) -> Tensor:
     largest share itself, by up to about sqrt(T)/2; that one needs eigenvalues of T x T matrices.
 
     >>> import torch
-    >>> mixing_bound(torch.eye(4)), mixing_bound(torch.full((4, 4), 0.25)) < 1e-2
+    >>> mixing_bound(torch.eye(4)).round(decimals=3), mixing_bound(torch.full((4, 4), 0.25)) < 1e-2
     (tensor(1.), tensor(True))
     """
     rows = torch.tensor(attention.shape[-2], dtype=attention.dtype)
@@ -37,7 +37,8 @@ def mixing_bound_of_sums(rows: Tensor, squares: Tensor, columns: Tensor) -> Tens
     Rounding is added to the difference of the two sums, so that the result stays a bound: for rows that are alike in
     float32 it is about 0.001 rather than 0.
 
-    >>> mixing_bound_of_sums(torch.tensor(2.0), torch.tensor(2.0), torch.tensor([1.0, 1.0]))
+    >>> tokens, squares, columns = torch.tensor(2.0), torch.tensor(2.0), torch.tensor([1.0, 1.0])  # P = I
+    >>> mixing_bound_of_sums(tokens, squares, columns).round(decimals=3)
     tensor(1.)
     """
     allowance = _ROUNDING * torch.finfo(torch.promote_types(squares.dtype, columns.dtype)).eps

@@ -58,7 +58,7 @@ def counts_from(number: str) -> str:
     """The smallest difference that counts, in words.
 
     >>> counts_from("accuracy"), counts_from("perplexity")
-    ('2 points', '2 %')
+    ('0.2 points', '2 %')
     """
     return f"{SMALLEST[number]:g} points" if number in SMALLEST else f"{100 * SMALLEST_SHARE:g} %"
 
