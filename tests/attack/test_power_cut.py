@@ -69,7 +69,9 @@ Path(sys.argv[1]).write_text(json.dumps({"code": code, "problems": problems, "re
 def test_everything_is_synced_before_the_manifest_or_the_status_that_promises_it(tmp_path, promise):
     options = [f"--{name}={value}" for name, value in SMALL.items()]
     arguments = ["train", "quickstart", f"--out={tmp_path / 'run'}", *options]
-    subprocess.run([sys.executable, "-c", RECORDED, str(tmp_path / "said"), *arguments], check=True, timeout=600)
+    command = [sys.executable, "-c", RECORDED, str(tmp_path / "said"), *arguments]
+    own_cache = os.environ | {"UNCOLLAPSE_CACHE": str(tmp_path / "cache")}  # what was there before is not synced again
+    subprocess.run(command, env=own_cache, check=True, timeout=600)
     said = json.loads((tmp_path / "said").read_text())
     assert said["code"] == 0
     assert said["renamed"].count("manifest.json") >= 3  # two checkpoints and the model

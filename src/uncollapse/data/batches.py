@@ -155,7 +155,7 @@ def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
 
     where = name or model.name_or_path
     try:
-        return read_tokenizer(where)
+        return read_tokenizer(where or "")
     except Exception:  # the hub, the parsers and the optional packages raise many kinds
         raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.") from None
 

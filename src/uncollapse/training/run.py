@@ -131,8 +131,10 @@ def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_s
     for callback in [*_callbacks(recipe, task, folder, trainer.updates, progress), *watching, stopping]:
         trainer.add_callback(callback)  # in this order: numbers, then what writes them; the decision to stop comes last
     if first_process():  # now that nothing in the recipe can be wrong any more
-        folder.begin(recipe, resume)
-        resume_metrics(folder, checkpoint, history, progress)
+        with naming_failure("recipe"):
+            folder.begin(recipe, resume)
+        with naming_failure("metrics"):
+            resume_metrics(folder, checkpoint, history, progress)
     set_seed(recipe.seed + trainer.args.process_index)  # processes draw different dropout
     step = checkpoints.step_of(checkpoint) if checkpoint else 0
     with _status_kept(trainer, stopping):
@@ -203,7 +205,8 @@ def _finish(trainer: RunTrainer, stopping: StopConditions, clock: StepTimer) -> 
     assert trainer.model is not None
     sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
     if trainer.is_world_process_zero():
-        folder.finish(processes=trainer.args.world_size, sharded=sharded, **ended)
+        with naming_failure("status"):
+            folder.finish(processes=trainer.args.world_size, sharded=sharded, **ended)
     trainer.accelerator.wait_for_everyone()
     return Run(folder.path, "finished", "")
 
@@ -258,7 +261,8 @@ def _tensorboard_in(path: Path) -> Iterator[None]:
 
 def _set_status(trainer: RunTrainer, **status: Any) -> None:
     if trainer.is_world_process_zero():
-        trainer.folder.set_status(**status)
+        with naming_failure("status"):
+            trainer.folder.set_status(**status)
 
 
 def _set_failed(trainer: RunTrainer, reason: str) -> None:
