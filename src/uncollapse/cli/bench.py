@@ -32,6 +32,9 @@ class BenchOptions:
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
     bars: bool = option(False, "only the figures that the backends are held to, in ten minutes; --out gets the date")
     quick: bool = option(False, "small inputs and few rounds, under a minute")
+    backends: bool = option(
+        False, "only what each backend keeps and how exact it is: keeps.png, errors.png, errors.csv"
+    )
     rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
     threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
@@ -61,6 +64,8 @@ def run(settings: BenchOptions) -> int:
     if not settings.limit > 0:
         raise UserError(f"--limit must be more than 0 seconds, got {settings.limit:g}.")
     lengths = parse_lengths(settings.lengths)
+    if settings.backends:
+        return draw_backends(settings)
     if settings.bars:
         settings = replace(settings, out=settings.out.with_name(f"{settings.out.name}-{date.today().isoformat()}"))
     with output_folder(settings.out, settings.force) as folder:
@@ -70,6 +75,26 @@ def run(settings: BenchOptions) -> int:
         record = {"machine": describe_machine(), "settings": describe(settings)}
         write(folder, cells, record)
     print(f"\nchart: {settings.out / 'bench.html'} (also .png, .csv and .json)")
+    return 0
+
+
+def draw_backends(settings: BenchOptions) -> int:
+    """Two pictures and a table: what each backend keeps, and its error by depth and keep."""
+    import pandas as pd
+
+    from uncollapse.bench.backends import DEPTHS, KEEPS, keeps_table, measure_errors
+    from uncollapse.report.backends_chart import errors_chart, keeps_chart
+
+    chosen = (DEPTHS[:2], KEEPS[1:3]) if settings.quick else (DEPTHS, KEEPS)
+    with output_folder(settings.out, settings.force) as folder:
+        errors = pd.DataFrame(measure_errors(*chosen))
+        wide = errors.pivot_table(index=["keep", "depth"], columns="name", values="gradient", sort=False)
+        print(f"relative error of the gradients of queries and keys\n\n{wide.to_string(float_format='{:.1e}'.format)}")
+        errors.to_csv(folder / "errors.csv", index=False, float_format="%.3g")
+        keeps_table().to_csv(folder / "keeps.csv", index=False, float_format="%.4g")
+        keeps_chart(keeps_table()).save(folder / "keeps.png", scale_factor=2)
+        errors_chart(errors).save(folder / "errors.png", scale_factor=2)
+    print(f"\npictures: {settings.out / 'keeps.png'}, {settings.out / 'errors.png'}")
     return 0
 
 
