@@ -203,8 +203,8 @@ def advice(shape: StackShape, gpu: Gpu) -> list[str]:
     fitting = [form for form in INHERITING if form.exact and score_bytes(form, shape) <= usable]
     window = FORMS[4]
     approximate = (
-        f"With {window.name} there are no scores to keep, and it takes {ratio(window, shape, gpu):.1f} of flash attention's time, "
-        "but older layers are left out: an approximation"
+        f"With {window.name} there are no scores to keep, and it takes {ratio(window, shape, gpu):.1f} of flash "
+        "attention's time, but older layers are left out: an approximation"
     )
     room = f"{100 * FREE_SHARE:.0f} % of {gpu.memory / 1e9:.0f} GB"
     if not fitting:
