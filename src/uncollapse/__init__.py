@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .models.convert import from_pretrained as from_pretrained
     from .models.convert import restore as restore
     from .models.convert import set_alpha as set_alpha
+    from .models.learned import parameter_groups as parameter_groups
     from .remedies import LocaterCallback as LocaterCallback
     from .remedies import locater_penalty as locater_penalty
     from .training import Recipe as Recipe
@@ -49,6 +50,7 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "from_pretrained": "models",
     "hopfield_attention": "attention",
     "locater_penalty": "remedies",
+    "parameter_groups": "models",
     "release_memory": "attention",
     "restore": "models",
     "set_alpha": "models",

@@ -44,6 +44,14 @@ def test_gradients_of_many_layers_stay_within_the_stated_error(keep, sharpness):
     assert max(relative_errors(evaluate(stack, "reversible"), evaluate(stack, "carried"))) < reversible.LIMIT
 
 
+@pytest.mark.parametrize("keep", [0.5, 1.0])
+def test_layers_that_are_all_alike_stay_within_the_stated_error(keep):
+    """Their scores add up instead of averaging out, which the estimate of their size does not see."""
+    stack = Stack(**{**DEEP, "depth": 24}, arguments={"rule": uc.ScoreRule("own", keep=keep, take=0.5)})
+    stack.layers = [(*stack.layers[0][:2], v) for _, _, v in stack.layers]
+    assert max(relative_errors(evaluate(stack, "reversible"), evaluate(stack, "carried"))) < reversible.LIMIT
+
+
 def test_the_error_of_the_scores_is_below_the_estimate_that_stops_it(monkeypatch):
     """Every H that a step backwards makes, against the one of the forward pass."""
     stack, forward, seen = Stack(**DEEP), {}, []

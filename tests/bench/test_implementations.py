@@ -36,6 +36,8 @@ def test_implementation_computes_the_definition(implementation, shape, dtype):
         pytest.skip("the C++ tiles serve float32, where there is a compiler; this dtype runs in torch tiles")
     # float64: rounding of sums over 70 keys. float32: the same, and the C++ tiles' exponential is exact to 2e-7.
     tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+    if "float16" in implementation.name:
+        tolerance = 2e-3  # scores of order 1 are rounded to 2^-11, their gradient to 2^-9
     outs, wanted = (
         list(implementation.stack(layers, shape.causal)),
         truth(layers, shape.causal, implementation.inherits),

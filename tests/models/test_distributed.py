@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import uncollapse as uc
-from tests.models.builders import batch, build
-from tests.models.two_processes import CHECKPOINTING, KINDS, READINGS
+from tests.models.builders import batch
+from tests.models.two_processes import CHECKPOINTING, KINDS, READINGS, converted
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("checkpointing", CHECKPOINTING)
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_give_the_gradients_of_one(kind, checkpointing, skip, folder):
-    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6, skip=skip).train()
+    model = converted(skip)
     model(**batch("llama", rows=2)).logits.square().mean().backward()
     got = torch.load(folder / f"{kind}-{checkpointing}-{skip}.pt", weights_only=True)
     wanted = {name: p.grad for name, p in model.named_parameters()}

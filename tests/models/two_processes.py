@@ -16,11 +16,18 @@ from tests.models.builders import batch, build
 
 KINDS = ("ddp", "fsdp2")
 CHECKPOINTING = ("plain", "checkpointing")
-READINGS = ("stream", "normed", "replace")
+READINGS = ("stream", "normed", "replace", "learned")
+
+
+def converted(reading: str) -> torch.nn.Module:
+    """A model with one reading of the visible skip, or with learned coefficients."""
+    if reading == "learned":
+        return uc.convert(build("llama"), alpha="learned:0.4", alpha_hidden="learned:0.6").train()
+    return uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6, skip=reading).train()
 
 
 def gradients(kind: str, checkpointing: str, skip: str) -> dict[str, torch.Tensor]:
-    model = uc.convert(build("llama"), alpha=0.4, alpha_hidden=0.6, skip=skip).train()
+    model = converted(skip)
     if checkpointing == "checkpointing":
         model.gradient_checkpointing_enable()
     if kind == "ddp":

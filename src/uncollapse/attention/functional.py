@@ -92,6 +92,8 @@ def hopfield_attention(
     (torch.Size([1, 2, 5, 4]), 2)
     """
     rule = chosen_rule(rule, alpha_hidden, start)
+    if rule.learned:
+        raise ValueError("learned coefficients are parameters of a model: use uncollapse.convert, or pass a tensor.")
     autocast_dtype = _autocast_dtype(q.device.type)
     if autocast_dtype is not None:  # take the region's dtype as SDPA does; scores are carried in float32 all the same
         q, k, v = (t if t.dtype == torch.float64 else t.to(autocast_dtype) for t in (q, k, v))

@@ -50,8 +50,14 @@ class ScoreRule:
                 object.__setattr__(self, name, float(value))  # also of numpy's numbers, which JSON refuses
 
     @classmethod
-    def hopfield(cls, alpha_hidden: float | Tensor = 0.5, start: Start = "zero") -> ScoreRule:
-        """Modern Hopfield Attention (Eq. 54): H_n = alpha' H_{n-1} + (1 - alpha') S_n."""
+    def hopfield(cls, alpha_hidden: float | Tensor | str = 0.5, start: Start = "zero") -> ScoreRule:
+        """Modern Hopfield Attention (Eq. 54): H_n = alpha' H_{n-1} + (1 - alpha') S_n.
+
+        In `uncollapse.convert` alpha' may be "learned", or "learned:0.1" with another start than 0.5.
+        """
+        if isinstance(alpha_hidden, str):
+            keep = learned_start("alpha_hidden", alpha_hidden)
+            return cls("hopfield", keep=keep, take=1.0 - keep, start=start, alpha=0.5, learned=True)
         check_coefficient("alpha_hidden", alpha_hidden)
         return cls("hopfield", keep=alpha_hidden, take=1.0 - alpha_hidden, start=start, alpha=0.5)
 
@@ -66,13 +72,14 @@ class ScoreRule:
         return cls("realformer", keep=1.0, take=1.0, mean=mean)
 
     @classmethod
-    def revit(cls, gate: float | Tensor | Literal["learned"] = 0.5) -> ScoreRule:
+    def revit(cls, gate: float | Tensor | str = 0.5) -> ScoreRule:
         """ReViT (Diko et al., 2024): H_n = (1 - gate) H_{n-1} + gate S_n, started with H_1 = S_1.
 
-        In `uncollapse.convert` the gate may be "learned", as in the paper.
+        In `uncollapse.convert` the gate may be "learned", as in the paper, or "learned:0.9" to start there, not at 0.5.
         """
-        if isinstance(gate, str) and gate == "learned":
-            return cls("revit", keep=0.5, take=0.5, learned=True)
+        if isinstance(gate, str):
+            take = learned_start("gate", gate)
+            return cls("revit", keep=1.0 - take, take=take, learned=True)
         check_coefficient("gate", gate)
         return cls("revit", keep=1.0 - gate, take=gate)
 
@@ -87,7 +94,7 @@ class ScoreRule:
         return self.keep, self.take
 
 
-def chosen_rule(rule: ScoreRule | None, alpha_hidden: float | Tensor, start: Start) -> ScoreRule:
+def chosen_rule(rule: ScoreRule | None, alpha_hidden: float | Tensor | str, start: Start) -> ScoreRule:
     """`rule` if one is given, else hopfield with the other two."""
     if rule is None:
         return ScoreRule.hopfield(alpha_hidden, start)
@@ -97,6 +104,25 @@ def chosen_rule(rule: ScoreRule | None, alpha_hidden: float | Tensor, start: Sta
             f"ScoreRule.realformer(mean), ScoreRule.revit(gate) or a ScoreRule of your own, got {rule!r}."
         )
     return rule
+
+
+def learned_start(name: str, value: str) -> float:
+    """The start that "learned" or "learned:0.1" names; 0.5 where it names none.
+
+    >>> learned_start("alpha", "learned:0.1")
+    0.1
+    """
+    word, _, start = value.partition(":")
+    try:
+        number = float(start or 0.5)
+    except ValueError:
+        word = ""
+    if word != "learned":
+        raise ValueError(
+            f"{name} must be a number from 0 to 1, 'learned' or, with a start, 'learned:0.1', got {value!r}."
+        )
+    check_share(name, number)
+    return number
 
 
 def is_tensor(value: Any) -> bool:

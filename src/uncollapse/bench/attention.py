@@ -69,6 +69,19 @@ def measure_attention(
     settle()
 
 
+def measure_one(
+    implementation: Implementation, shape: StackShape, training: bool, rounds: int, budget: float, limit: float
+) -> Measurement:
+    """One implementation at one shape, against SDPA; not run where it would not fit or take longer than `limit`."""
+    measurement = not_yet_measured(implementation, shape, training)
+    note = too_large(memory(implementation.name, shape, training))
+    if note is not None:
+        return replace(measurement, note=note)
+    found = _measure(measurement, implementation, shape, training, rounds, budget, None, limit)
+    settle()
+    return found
+
+
 def not_yet_measured(implementation: Implementation, shape: StackShape, training: bool) -> Measurement:
     """A measurement without numbers."""
     work = TRAINING if training else FORWARD
@@ -101,6 +114,7 @@ def _measure(
     rounds: int,
     budget: float,
     sdpa_peak: float | None,
+    limit: float = float("inf"),
 ) -> Measurement:
     layers = shape.inputs(SEED)
     missing = implementation.missing(layers)
@@ -110,6 +124,10 @@ def _measure(
     run = stack_workload(implementation, layers, shape.causal, training)
     settle()  # both first passes start from the same state
     first_against = timed(against)
+    if first_against > limit:
+        return replace(
+            measurement, note=f"not run: SDPA alone took {first_against:.3g} s, and the limit is {limit:g} s"
+        )
     first: list[float] = []
     peak = peak_added(lambda: first.append(timed(run)))
     if first[0] > LONG:  # warm-up is a negligible part of a pass this long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from uncollapse.attention.memory import FREE_SHARE, carried_bytes, free_bytes
+from uncollapse.attention.memory import FREE_SHARE, carried_bytes, fitting_backend, free_bytes, reversible_bytes
 
 from .stack_shape import StackShape
 
@@ -20,7 +20,7 @@ def auto_choice(shape: StackShape) -> list[str]:
     sentences = []
     for training, work in ((True, "training"), (False, "a forward pass without gradients")):
         needed = carried_bytes(q, q, shape.causal, shape.layers, needs_gradient=training)
-        name = "carried" if needed <= usable else "stacked"
+        name = fitting_backend(usable, needed, reversible_bytes(q, q, shape.causal) if training else None)
         sentences.append(
             f"auto chooses {name} for {work}: {'its' if name == 'carried' else 'the'} scores "
             f"{'need' if name == 'carried' else 'of carried would need'} {needed / 1e9:.1f} GB, "

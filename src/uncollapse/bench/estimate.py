@@ -15,7 +15,7 @@ import torch
 
 from uncollapse.attention.memory import scores_per_head
 
-from .implementations import RULE
+from .implementations import RULE, WINDOW
 from .stack_shape import StackShape
 
 FLOAT = 4  # bytes
@@ -31,6 +31,7 @@ class CostModel:
     forward_scores: int  # score matrices alive at once, without gradients
     training_scores: Callable[[int], int]  # the same with gradients
     training_tokens: Callable[[int], int] = lambda layers: 0  # pending gradients, each the size of Q and K together
+    score_bytes: int = FLOAT
 
 
 def summed(layer: int) -> int:
@@ -48,6 +49,10 @@ def summed(layer: int) -> int:
     return count
 
 
+def _near(layer: int) -> int:
+    return min(layer, WINDOW)
+
+
 def _two(layer: int) -> int:
     return 2
 
@@ -63,6 +68,11 @@ COST_MODELS = {  # name in IMPLEMENTATIONS: its cost model
     "SDPA + mask": CostModel(False, lambda n: 3, lambda n: 6, 4, lambda layers: layers + 3),
     "carried, C++": CostModel(True, _two, _four, 1, lambda layers: layers),
     "carried, torch": CostModel(True, _two, _four, 1, lambda layers: layers),
+    "carried, float16": CostModel(True, _two, _four, 1, lambda layers: layers, score_bytes=2),
+    "reversible": CostModel(True, _two, lambda n: 5, 1, lambda layers: 2),  # what is made afresh is left out
+    "stacked, window 4": CostModel(
+        True, lambda n: _near(n) + 1, lambda n: 3 * _near(n) + 2, 0, lambda layers: 0, lambda layers: _near(layers)
+    ),
     "stacked": CostModel(
         True, lambda n: summed(n) + 1, lambda n: 3 * summed(n) + 2, 0, lambda layers: 0, lambda layers: summed(layers)
     ),
@@ -91,7 +101,7 @@ def memory(name: str, shape: StackShape, training: bool) -> int:
     cost = COST_MODELS[name]
     queries = FLOAT * shape.batch * shape.heads * shape.length * shape.size
     keys = queries * (shape.groups or shape.heads) // shape.heads
-    scores = FLOAT * _scores(shape, cost)
+    scores = cost.score_bytes * _scores(shape, cost)
     if not training:
         return cost.forward_scores * scores + 2 * queries  # this layer's output and the one before
     outputs_and_gradients = shape.layers * (2 * queries + 2 * keys)
@@ -100,12 +110,13 @@ def memory(name: str, shape: StackShape, training: bool) -> int:
 
 
 def held(name: str, shape: StackShape, training: bool) -> int:
-    """Bytes of queries, keys and values kept alive; without gradients only `stacked` keeps those of past layers."""
+    """Bytes of queries, keys and values kept alive; without gradients `stacked` and `reversible` keep past ones."""
     queries = FLOAT * shape.batch * shape.heads * shape.length * shape.size
     keys = queries * (shape.groups or shape.heads) // shape.heads
     if training:
         return shape.layers * (queries + 2 * keys)
-    return (summed(shape.layers) if name == "stacked" else 1) * (queries + keys) + keys
+    past = {"stacked": summed, "reversible": summed, "stacked, window 4": _near}.get(name, lambda layers: 1)
+    return past(shape.layers) * (queries + keys) + keys
 
 
 def _scores(shape: StackShape, cost: CostModel) -> int:

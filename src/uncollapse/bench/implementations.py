@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from .stack_shape import LayerInputs
 
 RULE = ScoreRule.hopfield(0.5)  # used by every implementation that inherits scores
 NATIVE_SWITCH = "UNCOLLAPSE_NATIVE"
+WINDOW = 4  # layers of "stacked, window 4"
 
 StackFunction = Callable[[LayerInputs, bool], Iterator[Tensor]]
 
@@ -81,14 +83,14 @@ def additive_mask(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
             del hidden, mask
 
 
-def backend_stack(backend: str, in_cpp: bool = True) -> StackFunction:
-    """A backend of `hopfield_attention`, with or without its C++ tiles."""
+def backend_stack(backend: str, in_cpp: bool = True, **more: Any) -> StackFunction:
+    """A backend of `hopfield_attention`, with or without its C++ tiles, and with further arguments."""
 
     def stack(layers: LayerInputs, causal: bool) -> Iterator[Tensor]:
         state = None
         for q, k, v in layers:
             with native_switched(in_cpp):
-                out, state = hopfield_attention(q, k, v, state, rule=RULE, is_causal=causal, backend=backend)
+                out, state = hopfield_attention(q, k, v, state, rule=RULE, is_causal=causal, backend=backend, **more)
             yield out
 
     return stack
@@ -140,5 +142,26 @@ IMPLEMENTATIONS = (
     Implementation(
         "carried, torch", "backend carried, its tiles in torch operations", True, backend_stack("carried", False)
     ),
+    Implementation(
+        "carried, float16",
+        "backend carried, its scores in two bytes",
+        True,
+        backend_stack("carried", scores_dtype=torch.float16),
+        needs_compiler=True,
+    ),
+    Implementation(
+        "reversible",
+        "backend reversible, two score matrices for all layers",
+        True,
+        backend_stack("reversible"),
+        needs_compiler=True,
+    ),
     Implementation("stacked", "backend stacked, no score matrix", True, backend_stack("stacked"), needs_compiler=True),
+    Implementation(
+        "stacked, window 4",
+        "backend stacked over the last four layers, an approximation",
+        True,
+        backend_stack("stacked", window=WINDOW),
+        needs_compiler=True,
+    ),
 )

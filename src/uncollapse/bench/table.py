@@ -50,7 +50,7 @@ def findings(table: pd.DataFrame) -> list[str]:
     """One sentence for each fast backend: its training time against SDPA by length."""
     rows = table[(table["group"] == "attention") & (table["work"] == TRAINING) & table["ratio"].notna()]
     sentences = []
-    for name in ("carried, C++", "carried, torch", "stacked"):
+    for name in ("carried, C++", "carried, torch", "carried, float16", "reversible", "stacked", "stacked, window 4"):
         part = rows[rows["name"] == name]
         if not part.empty:
             values = ", ".join(f"{row['ratio']:.2f} at {row['length']} tokens" for _, row in part.iterrows())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,11 @@ class BenchOptions:
     """Options of `uncollapse bench`."""
 
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
+    bars: bool = option(False, "only the figures that the backends are held to, in ten minutes; --out gets the date")
     quick: bool = option(False, "small inputs and few rounds, under a minute")
+    backends: bool = option(
+        False, "only what each backend keeps and how exact it is: keeps.png, errors.png, errors.csv"
+    )
     rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
     threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
@@ -59,6 +64,10 @@ def run(settings: BenchOptions) -> int:
     if not settings.limit > 0:
         raise UserError(f"--limit must be more than 0 seconds, got {settings.limit:g}.")
     lengths = parse_lengths(settings.lengths)
+    if settings.backends:
+        return draw_backends(settings)
+    if settings.bars:
+        settings = replace(settings, out=settings.out.with_name(f"{settings.out.name}-{date.today().isoformat()}"))
     with output_folder(settings.out, settings.force) as folder:
         from uncollapse.bench.machine import describe_machine
 
@@ -66,6 +75,26 @@ def run(settings: BenchOptions) -> int:
         record = {"machine": describe_machine(), "settings": describe(settings)}
         write(folder, cells, record)
     print(f"\nchart: {settings.out / 'bench.html'} (also .png, .csv and .json)")
+    return 0
+
+
+def draw_backends(settings: BenchOptions) -> int:
+    """Two pictures and a table: what each backend keeps, and its error by depth and keep."""
+    import pandas as pd
+
+    from uncollapse.bench.backends import DEPTHS, KEEPS, keeps_table, measure_errors
+    from uncollapse.report.backends_chart import errors_chart, keeps_chart
+
+    chosen = (DEPTHS[:2], KEEPS[1:3]) if settings.quick else (DEPTHS, KEEPS)
+    with output_folder(settings.out, settings.force) as folder:
+        errors = pd.DataFrame(measure_errors(*chosen))
+        wide = errors.pivot_table(index=["keep", "depth"], columns="name", values="gradient", sort=False)
+        print(f"relative error of the gradients of queries and keys\n\n{wide.to_string(float_format='{:.1e}'.format)}")
+        errors.to_csv(folder / "errors.csv", index=False, float_format="%.3g")
+        keeps_table().to_csv(folder / "keeps.csv", index=False, float_format="%.4g")
+        keeps_chart(keeps_table()).save(folder / "keeps.png", scale_factor=2)
+        errors_chart(errors).save(folder / "errors.png", scale_factor=2)
+    print(f"\npictures: {settings.out / 'keeps.png'}, {settings.out / 'errors.png'}")
     return 0
 
 
@@ -89,6 +118,7 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
 
     from uncollapse.bench import models
     from uncollapse.bench.attention import measure_attention
+    from uncollapse.bench.bars import BARS, measure_bars
     from uncollapse.bench.implementations import IMPLEMENTATIONS
     from uncollapse.bench.measurement import as_table
     from uncollapse.bench.stack_shape import LENGTHS, QUICK_LENGTHS, measured_shapes
@@ -105,7 +135,9 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
         f"{len(IMPLEMENTATIONS)} forms of attention, {len(shapes)} shapes, {torch.get_num_threads()} threads, float32."
     )
     parts = [measure_attention(shapes, rounds, budget, settings.limit)]
-    if not settings.no_models:
+    if settings.bars:
+        parts, total = [measure_bars(rounds, budget, settings.limit)], len(BARS)
+    elif not settings.no_models:
         parts.append(models.measure_models(size, rounds, budget, compile_time=compile_time))
     cells: list[Measurement] = []
     gc.freeze()  # memory is settled before every cell, which need not look through the libraries' objects each time
@@ -134,6 +166,7 @@ def line_of(cell: Measurement) -> str:
 
 def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     """Print the tables; write JSON, CSV, page and picture."""
+    from uncollapse.bench.bars import bars_table
     from uncollapse.bench.table import attention_table, findings, left_out, model_table
     from uncollapse.report.bench_chart import bench_chart
     from uncollapse.report.page import page
@@ -142,6 +175,10 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     print(f"\ntime / SDPA's (peak memory added, MB)\n\n{wide.to_string(index=False)}\n")
     if not models.empty:
         print(f"{models.to_string(index=False)}\n")
+    bars = bars_table(cells)
+    if not bars.empty:
+        print(f"{bars.to_string(index=False, float_format='{:.2f}'.format)}\n")
+        bars.to_csv(folder / "bars.csv", index=False, float_format="%.3g")
     print("\n".join([*findings(cells), *missing]))
     record["cells"] = json.loads(cells.to_json(orient="records"))
     (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

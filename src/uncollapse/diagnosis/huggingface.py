@@ -24,6 +24,7 @@ from uncollapse.models.huggingface import (
     is_causal_call,
     refuse_unknown,
 )
+from uncollapse.models.learned import learned_of
 
 from .attention_statistics import Masking
 from .model_pass import Batch
@@ -199,6 +200,15 @@ def measure_weights(model: PreTrainedModel, observer: Observer) -> None:
         observer.notes.append("Rotary positions: the QK eigenspectrum is that of the matrix at offset zero.")
     if any(hasattr(block.get_submodule(family.attention), "q_norm") for block in blocks_of(model, family)):
         observer.notes.append("Queries and keys are normalised: the QK eigenspectrum is that of the weights before.")
+
+
+def read_coefficients(model: PreTrainedModel, observer: Observer) -> None:
+    """The learned coefficients of a converted model: which layers and heads inherit scores, and how much."""
+    conversion = conversion_of(model)
+    for layer, modules in enumerate(() if conversion is None else conversion.layers, start=1):
+        learned = learned_of(modules.attention)
+        if learned is not None:
+            observer.coefficients(layer, learned.inherited_share(), learned.visible_share())
 
 
 def explain_gaps(model: PreTrainedModel, observer: Observer) -> None:

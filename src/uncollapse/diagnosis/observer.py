@@ -40,6 +40,8 @@ class Observer:
         self.token_statistics: dict[int, TokenStatistics] = {}
         self.attention_statistics: dict[int, AttentionStatistics] = {}
         self.spectra: dict[int, Spectrum] = {}
+        self.inherited: dict[int, Tensor] = {}  # layer -> learned weight of the inherited scores, by head
+        self.visible: dict[int, float] = {}  # layer -> learned weight of the visible skip
         self.missing: dict[str, str] = {}  # metric -> why it could not be measured
         self.notes: list[str] = []
         self.sample = "data given by the caller"
@@ -109,6 +111,13 @@ class Observer:
         """Add a layer's W_Q and W_K (H, D, M), one matrix per head, and the scale of its scores."""
         self.spectra[layer] = qk_spectrum(query, key, scale)
 
+    def coefficients(self, layer: int, inherited: Tensor | None, visible: float | None) -> None:
+        """Add a layer's learned coefficients: the weight of the inherited scores of each head (H,), and of the skip."""
+        if inherited is not None:
+            self.inherited[layer] = inherited
+        if visible is not None:
+            self.visible[layer] = visible
+
     def finish(self) -> Diagnosis:
         """Turn what was measured into tables."""
         heads = self._heads()
@@ -148,8 +157,11 @@ class Observer:
                 "entropy_normalised": by_layer["entropy_normalised"].mean(),
                 "sink": by_layer["sink"].mean(),
                 "logit_max": by_layer["logit_max"].max(),
+                **({"alpha_hidden": by_layer["alpha_hidden"].mean()} if self.inherited else {}),
             }
         ).reset_index()
+        if self.visible:
+            over_heads["alpha"] = over_heads["layer"].map(self.visible)
         return over_heads if table.empty else table.merge(over_heads, on="layer", how="outer")
 
     def _heads(self) -> pd.DataFrame:
@@ -161,6 +173,8 @@ class Observer:
             if layer in self.spectra:
                 columns |= _spectrum_columns(self.spectra[layer])
             heads = len(next(iter(columns.values())))
+            if self.inherited:  # a first layer may have nothing to inherit
+                columns["alpha_hidden"] = self.inherited.get(layer, torch.zeros(heads))
             numbers = {name: values.tolist() for name, values in columns.items()}
             tables.append(pd.DataFrame({"layer": layer, "head": range(1, heads + 1), **numbers}))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["layer", "head"])

@@ -2,7 +2,8 @@
 
 A pre-hook on the base model adds a fresh `PassScores` to the keyword arguments, which every block passes on to the
 attention function (_interface.py). The visible skip takes two hooks per layer: one keeps the tokens that alpha
-multiplies, the other mixes them into the output of W_O. No parameter is added and no code is replaced.
+multiplies, the other mixes them into the output of W_O. No code is replaced, and no parameter is added unless the
+coefficients are learned (learned.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from uncollapse.attention.rule import Skip
+from uncollapse.attention.rule import ScoreRule, Skip
 
 from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
 from ._settings import CONFIG_KEY, ConversionSettings
 from .families import LayerModules
+from .learned import add_learned, learned_of, remove_learned
 
 
 class LayerMark:
@@ -28,9 +30,21 @@ class LayerMark:
     def __init__(self, n: int, name: str, settings: ConversionSettings) -> None:
         self.n, self.name, self.settings = n, name, settings
         self.tokens: dict[int, Tensor] = {}  # by thread, until the output of W_O
+        self.alphas: dict[int, float | Tensor] = {}  # of those tokens
+
+    def rule(self, attention: nn.Module) -> ScoreRule:
+        """How this layer inherits scores, with its learned coefficients where it has any."""
+        learned = learned_of(attention)
+        return self.settings.rule if learned is None else learned.rule()
+
+    def note_alpha(self, attention: nn.Module) -> None:
+        """Keep a learned alpha for the hook on W_O, which lies outside the attention module in some families."""
+        learned = learned_of(attention)
+        if learned is not None and self.settings.alpha_learned:
+            self.alphas[_thread()] = learned.alpha()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"tokens": {}}  # tensors of a running pass do not belong into a copy
+        return self.__dict__ | {"tokens": {}, "alphas": {}}  # what a running pass holds does not belong into a copy
 
 
 class Conversion:
@@ -75,6 +89,7 @@ def add_hooks(model: PreTrainedModel, settings: ConversionSettings, layers: list
     sources = [_skip_source(layer, settings.skip) for layer in layers]
     conversion = Conversion(settings, layers, model.config._attn_implementation)
     for n, (layer, source) in enumerate(zip(layers, sources, strict=True), start=1):
+        add_learned(layer.attention, settings, model.config.num_attention_heads, n)
         mark = LayerMark(n, layer.name, settings)
         setattr(layer.attention, MARK, mark)
         setattr(source, MARK, mark)
@@ -99,6 +114,7 @@ def remove_hooks(model: PreTrainedModel) -> None:
         _remove_hook(source, _remember_tokens)
         for module in {layer.attention, source}:
             delattr(module, MARK)
+        remove_learned(layer.attention)
     _remove_hook(base, _start_pass)
     delattr(base, CONVERSION)
     model.set_attn_implementation(conversion.stock_attention or "sdpa")
@@ -186,15 +202,17 @@ def _refuse_reentrant(block: nn.Module | None) -> None:
 def _remember_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a block or an attention module runs: keep its tokens for the visible skip."""
     mark: LayerMark = getattr(module, MARK)
-    if mark.settings.alpha > 0:
+    if mark.settings.alpha > 0 or mark.settings.alpha_learned:
         mark.tokens[_thread()] = args[0] if args else kwargs["hidden_states"]
 
 
 def _mix_tokens(output: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor | None:
     """After W_O: alpha x + (1 - alpha) result (Eq. 53); "replace" takes away the x that the block is about to add."""
     mark: LayerMark = getattr(output, MARK)
-    alpha = mark.settings.alpha
-    if alpha == 0:
+    alpha: float | Tensor = mark.settings.alpha
+    if mark.settings.alpha_learned:
+        alpha = mark.alphas.pop(_thread())
+    elif alpha == 0:
         return None
     tokens = mark.tokens.pop(_thread())
     weight = alpha - 1.0 if mark.settings.skip == "replace" else alpha

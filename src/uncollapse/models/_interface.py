@@ -115,9 +115,10 @@ def hopfield_attention_forward(
         scale=scaling,
         dropout_p=dropout,
         enable_gqa=query.shape[1] != key.shape[1],
-        rule=layer.settings.rule,
+        rule=layer.rule(module),
         backend=layer.settings.backend,
         depth=scores.depth,
+        scores_dtype=layer.settings.scores_dtype,
     )
     weights = None
     if scores.output_attentions:
@@ -125,6 +126,7 @@ def hopfield_attention_forward(
     if scores.observe is not None:
         scores.observe(module, state, attention_mask, causal)
     scores.record(layer.n, state)
+    layer.note_alpha(module)
     return out.transpose(1, 2), weights
 
 

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from uncollapse.attention.functional import check_backend
-from uncollapse.attention.rule import ScoreRule, Skip, check_share, check_skip
+from uncollapse.attention.rule import ScoreRule, Skip, check_share, check_skip, is_tensor, learned_start
 
 CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
@@ -16,13 +16,25 @@ CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 class ConversionSettings:
     """Rule, visible skip and backend of a converted model; its hooks share one object, so `set_alpha` acts at once."""
 
-    def __init__(self, rule: ScoreRule, alpha: float, backend: str, skip: Skip) -> None:
+    def __init__(
+        self, rule: ScoreRule, alpha: float | str, backend: str, skip: Skip, scores_dtype: str | None = None
+    ) -> None:
         check_backend(backend)
         check_skip(skip)
         if type(rule) is not ScoreRule:
             raise ValueError(f"the rule {type(rule).__name__} cannot be written to a config; use a plain ScoreRule.")
-        self.rule, self.backend, self.skip = rule, backend, skip
-        self.alpha = self._checked(alpha)
+        if is_tensor(rule.keep) or is_tensor(rule.take):
+            raise ValueError("convert keeps its coefficients itself: give numbers, or 'learned' for parameters.")
+        if scores_dtype not in (None, "float32", "float16"):
+            raise ValueError(f"scores_dtype must be None, 'float32' or 'float16', got {scores_dtype!r}.")
+        self.rule, self.backend, self.skip, self.scores_dtype = rule, backend, skip, scores_dtype
+        self.alpha_learned = isinstance(alpha, str)  # alpha is then where the parameters start
+        self.alpha = self._checked(learned_start("alpha", alpha) if isinstance(alpha, str) else alpha)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the model has parameters for its coefficients."""
+        return self.alpha_learned or self.rule.learned
 
     @property
     def is_stock(self) -> bool:
@@ -32,6 +44,12 @@ class ConversionSettings:
     def change(self, alpha: float | None, alpha_hidden: float | None) -> None:
         """Set alpha, alpha' or both; if one of them is refused, neither changes."""
         rule = self.rule
+        for name, value, learned in (
+            ("alpha", alpha, self.alpha_learned),
+            ("alpha_hidden", alpha_hidden, rule.learned),
+        ):
+            if value is not None and learned:
+                raise ValueError(f"{name} of this model is learned; convert it again to set a number.")
         if alpha_hidden is not None:
             if rule.name != "hopfield":
                 raise ValueError(f"alpha_hidden belongs to the rule 'hopfield'; this model runs {rule.name!r}.")
@@ -51,19 +69,41 @@ class ConversionSettings:
 
     def to_config(self) -> dict[str, Any]:
         """As plain data for config.json."""
-        return {"alpha": self.alpha, "skip": self.skip, "backend": self.backend, "rule": asdict(self.rule)}
+        rule = {key: value for key, value in asdict(self.rule).items() if key != "learned" or value}
+        config = {"alpha": self.alpha, "skip": self.skip, "backend": self.backend, "rule": rule}
+        if self.alpha_learned:
+            config["alpha_learned"] = True
+        return config if self.scores_dtype is None else config | {"scores_dtype": self.scores_dtype}
 
     @classmethod
     def from_config(cls, data: Any) -> ConversionSettings:
         """The settings that `to_config` wrote; version 0.1 had no skip but "normed" and did not name it."""
         where = f"{CONFIG_KEY} in the config"
-        settings = {"skip": "normed"} | _checked_fields(data, where, SETTINGS, optional={"skip"})
-        rule = _checked_fields(settings["rule"], f"rule of {where}", RULE, optional={"start", "mean", "alpha"})
-        return cls(ScoreRule(**rule), settings["alpha"], settings["backend"], settings["skip"])
+        optional = {"skip", "alpha_learned", "scores_dtype"}
+        settings = {"skip": "normed"} | _checked_fields(data, where, SETTINGS, optional)
+        rule = _checked_fields(settings["rule"], f"rule of {where}", RULE, {"start", "mean", "alpha", "learned"})
+        alpha = settings["alpha"]
+        alpha = f"learned:{alpha}" if settings.get("alpha_learned") else alpha
+        return cls(ScoreRule(**rule), alpha, settings["backend"], settings["skip"], settings.get("scores_dtype"))
 
 
-SETTINGS: dict[str, type] = {"alpha": Real, "skip": str, "backend": str, "rule": Mapping}
-RULE: dict[str, type] = {"name": str, "keep": Real, "take": Real, "start": str, "mean": bool, "alpha": Real}
+SETTINGS: dict[str, type] = {
+    "alpha": Real,
+    "skip": str,
+    "backend": str,
+    "rule": Mapping,
+    "alpha_learned": bool,
+    "scores_dtype": str,
+}
+RULE: dict[str, type] = {
+    "name": str,
+    "keep": Real,
+    "take": Real,
+    "start": str,
+    "mean": bool,
+    "alpha": Real,
+    "learned": bool,
+}
 NOUNS: dict[type, str] = {Real: "a number", str: "a text", bool: "true or false", Mapping: "an object"}
 
 

@@ -26,14 +26,15 @@ Model = TypeVar("Model", bound=nn.Module)
 def convert(
     model: Model,
     *,
-    alpha: float | None = None,
-    alpha_hidden: float = 0.5,
+    alpha: float | str | None = None,
+    alpha_hidden: float | str = 0.5,
     skip: Skip = "stream",
     start: Start = "zero",
     rule: ScoreRule | None = None,
     backend: str = "auto",
+    scores_dtype: Any = None,
 ) -> Model:
-    """Give a stock Hugging Face model inherited scores, in place; no parameter is added.
+    """Give a stock Hugging Face model inherited scores, in place; no parameter is added unless one is to be learned.
 
     Each attention becomes alpha x + (1 - alpha) W_O softmax(H_n) V with H_n = alpha' H_{n-1} + (1 - alpha') Q K^T,
     x being the tokens that enter the block. alpha = alpha_hidden = 0 is the stock model.
@@ -41,13 +42,16 @@ def convert(
     Args:
         model: a transformers model, also inside a wrapper such as a PEFT model.
         alpha: weight of the visible skip; None is the rule's own (0.5 for hopfield, 0 for the others).
-        alpha_hidden: alpha', the weight of the inherited scores.
+            "learned" adds one parameter to each layer, "learned:0.1" starts it at 0.1 in place of 0.5.
+        alpha_hidden: alpha', the weight of the inherited scores. "learned" adds one parameter for each head and layer;
+            a start at 0 is the stock model. `uncollapse.parameter_groups` has a group for them.
         skip: what alpha multiplies. "stream": the block's tokens before the norm; "normed": what enters the attention,
             after the norm (what version 0.1 did; in a post-norm block the same as "stream"). With both, the block's own
             residual stays. "replace": the tokens before the norm, in place of that residual.
         start: "zero" takes H_0 = 0, "raw" takes H_1 = S_1.
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
         backend: as in `hopfield_attention`.
+        scores_dtype: as in `hopfield_attention`.
 
     Returns:
         The same model. A model that cannot be converted raises a ValueError that says why, and is as before.
@@ -60,7 +64,8 @@ def convert(
     torch.Size([1, 3, 16])
     """
     rule = chosen_rule(rule, alpha_hidden, start)
-    settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend, skip)
+    kept = None if scores_dtype is None else str(scores_dtype).removeprefix("torch.")
+    settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend, skip, kept)
     inner = transformers_model(model)
     if inner.name_or_path and not settings.is_stock:
         warnings.warn(

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
+from safetensors import safe_open
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils.hub import cached_file
 
 from uncollapse.extras import MissingExtraError
 
 from ._settings import CONFIG_KEY, ConversionSettings
 from ._weight_files import check_files
 from .huggingface import install
+from .learned import PREFIX, load_learned
 from .skip_free import SKIP_FREE_KEY, remove_residuals
 
 WRAPPERS = r"^((module|_orig_mod|base_model\.model)\.)+"  # what DDP, torch.compile and PEFT put before the names
@@ -43,8 +47,29 @@ def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTra
             remove_residuals(model)
         data = getattr(model.config, CONFIG_KEY, None)
         if data is not None:
-            install(model, ConversionSettings.from_config(data))
+            settings = ConversionSettings.from_config(data)
+            install(model, settings)
+            if settings.is_learned:
+                load_learned(model.base_model, _learned_tensors(path, **kwargs))
     return model
+
+
+def _learned_tensors(path: str | os.PathLike[str], **kwargs: Any) -> dict[str, Tensor]:
+    """The learned coefficients in the files of a saved model; transformers passes over them."""
+    folder = Path(path)
+    if not folder.is_dir():
+        where = {key: value for key, value in kwargs.items() if key in HUB_KEYWORDS and key != "trust_remote_code"}
+        folder = Path(str(cached_file(path, "model.safetensors", **where))).parent
+    folder /= kwargs.get("subfolder") or ""
+    found: dict[str, Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {name: tensors.get_tensor(name) for name in tensors.keys() if _is_learned(name)}  # noqa: SIM118
+    return found
+
+
+def _is_learned(name: str) -> bool:
+    return f".{PREFIX}." in name
 
 
 def read_config(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedConfig:
@@ -121,7 +146,7 @@ def _with_weights(path: str | os.PathLike[str], kind: Any, new_head: bool, **kwa
     head = [key for key in missing if not _in_base_model(model, key)]
     if missing and not (new_head and missing == head):
         raise ValueError(f"{_are(missing)} missing from {name}: {_few(missing)}; {REMEDY}")
-    unexpected = sorted(key for key in found["unexpected_keys"] if _in_base_model(model, key))
+    unexpected = sorted(key for key in found["unexpected_keys"] if _in_base_model(model, key) and not _is_learned(key))
     if unexpected:
         raise ValueError(f"{_are(unexpected)} not expected in {name}: {_few(unexpected)}; {REMEDY}")
     if head:

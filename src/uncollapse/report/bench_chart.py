@@ -7,6 +7,8 @@ import pandas as pd
 
 from .theme import OKABE_ITO
 
+COLOURS = [*OKABE_ITO, "#6A3D9A", "#7A7A7A", "#3B3B3B"]  # as many as there are implementations to compare
+
 
 def bench_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """One panel per pass: `ratio` over `length` on a logarithmic axis, coloured by `name`, with a rule at 1.
@@ -37,7 +39,7 @@ def _panel(
     ticks = [t for t in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12, 20, 50) if span[0] <= t <= span[1]]
     colour = alt.Color(
         "name:N",
-        scale=alt.Scale(domain=names, range=OKABE_ITO[: len(names)]),
+        scale=alt.Scale(domain=names, range=COLOURS[: len(names)]),
         sort=names,
         legend=alt.Legend(title="attention", symbolOpacity=1, symbolSize=120, labelFontSize=12, labelLimit=300),
     )

@@ -54,13 +54,21 @@ def convert_to_recipe(model: PreTrainedModel, recipe: Recipe) -> None:
     with warnings.catch_warnings():
         if recipe.alpha_warmup:  # which is what the warning about loaded weights asks for
             warnings.simplefilter("ignore")
-        convert(model, alpha=alpha, skip=recipe.skip, rule=rule, backend=recipe.backend)
+        convert(
+            model,
+            alpha=f"learned:{alpha}" if recipe.learn_alpha else alpha,
+            skip=recipe.skip,
+            rule=rule,
+            backend=recipe.backend,
+            scores_dtype=recipe.scores_dtype,
+        )
 
 
 def rule_of(recipe: Recipe) -> ScoreRule:
     """How scores are inherited in this recipe."""
     if recipe.rule == "hopfield":
-        return ScoreRule.hopfield(recipe.alpha_hidden, recipe.start)
+        alpha_hidden = f"learned:{recipe.alpha_hidden}" if recipe.learn_alpha else recipe.alpha_hidden
+        return ScoreRule.hopfield(alpha_hidden, recipe.start)
     rule: ScoreRule = getattr(ScoreRule, recipe.rule)()
     return rule
 

@@ -62,7 +62,9 @@ class Recipe:
     )
     alpha_hidden: float = key(0.5, "weight alpha' of the inherited scores (hopfield)")
     start: Literal["zero", "raw"] = key("zero", "hidden state before layer 1 (hopfield)")
-    backend: str = key("auto", "attention backend: auto, reference, carried or stacked")
+    learn_alpha: bool = key(False, "learn alpha and alpha_hidden, from these values on, for each layer and head")
+    backend: str = key("auto", "attention backend: auto, reference, carried, reversible or stacked")
+    scores_dtype: str | None = key(None, "float16 keeps inherited scores in half the memory")
     alpha_warmup: int = key(0, "updates over which alpha and alpha_hidden rise from 0 (hopfield)")
     kappa_scale: float = key(0.0, "weight kappa_1 of LocAteR's penalty on tr(W^T W)")
     kappa_mean: float = key(0.0, "weight kappa_2 of LocAteR's penalty on (tr W - 1)^2")
@@ -115,6 +117,12 @@ class Recipe:
             raise ValueError(f"task {self.task} does not go with family {self.family}; images are for vit only.")
         if not self.residual and self.family != "vit":
             raise ValueError(f"residual: false is for family vit only, got {self.family}.")
+        if self.learn_alpha and self.rule != "hopfield":
+            raise ValueError(f"learn_alpha goes with rule hopfield, not {self.rule}.")
+        if self.learn_alpha and self.alpha_warmup:
+            raise ValueError("learn_alpha and alpha_warmup cannot go together; learn from alpha: 0 instead.")
+        if self.scores_dtype not in (None, "float32", "float16"):
+            raise ValueError(f"scores_dtype must be float32 or float16, got {self.scores_dtype!r}.")
         if self.alpha_warmup and self.rule != "hopfield":
             raise ValueError(
                 f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield."
