@@ -92,7 +92,10 @@ def carried(number: int) -> Callable[[Layer, Gpu], Pair]:
 
 
 def reversible(layer: Layer, gpu: Gpu) -> Pair:
-    """`reversible`: as `carried` in float32; backward, H_{n-1} is made of H_n, one product and one pass more."""
+    """`reversible`: as `carried` in float32; backward, H_{n-1} is made of H_n, one product and one pass more.
+
+    The kernels do not have this backward pass yet: torch operations run it, slower than this.
+    """
     scores = 4 * layer.scores
     forward = gpu.seconds(2 * layer.product, 2 * scores + 4 * layer.matrix, gpu.forward_share)
     keys = gpu.seconds(4 * layer.product, 4 * scores + 6 * layer.matrix, BACKWARD_SHARE)
@@ -132,7 +135,7 @@ FORMS = (
     Form("flash attention, nothing inherited", flash, lambda layers: 0),
     Form("carried", carried(4), lambda layers: layers),
     Form("carried, scores_dtype=float16", carried(2), lambda layers: layers / 2),
-    Form("reversible", reversible, lambda layers: math.ceil(layers / SEGMENT) + 1),
+    Form("reversible, if it had kernels", reversible, lambda layers: math.ceil(layers / SEGMENT) + 1),
     Form("stacked, window=4", stacked(4), lambda layers: 0, exact=False),
     Form("stacked, window=8", stacked(8), lambda layers: 0, exact=False),
     Form("carried in torch operations", torch_operations, lambda layers: layers),
@@ -200,11 +203,13 @@ def advice(shape: StackShape, gpu: Gpu) -> list[str]:
     fitting = [form for form in INHERITING if form.exact and score_bytes(form, shape) <= usable]
     window = FORMS[4]
     approximate = (
-        f"{window.name} keeps no scores and takes {ratio(window, shape, gpu):.1f} of flash attention's time, "
-        "but leaves out older layers: an approximation"
+        f"With {window.name} there are no scores to keep, and it takes {ratio(window, shape, gpu):.1f} of flash "
+        "attention's time, but older layers are left out: an approximation"
     )
     room = f"{100 * FREE_SHARE:.0f} % of {gpu.memory / 1e9:.0f} GB"
     if not fitting:
-        return [first, f"No exact form has scores that fit into {room}: {approximate}."]
+        return [first, f"No exact form has scores that fit into {room}. {approximate}."]
     best = min(fitting, key=lambda form: sum(layer_seconds(form, shape, gpu)))
-    return [first, f"Take {best.name}: the fastest exact form whose scores fit into {room}. {approximate}."]
+    name, _, condition = best.name.partition(", if")
+    slower = " Its backward pass runs in torch operations for now, slower than modelled." if condition else ""
+    return [first, f"Take {name}: the fastest exact form whose scores fit into {room}.{slower} {approximate}."]

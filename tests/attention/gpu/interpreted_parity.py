@@ -11,6 +11,7 @@ import uncollapse as uc
 from tests.attention.gpu import guard
 from tests.attention.gpu.cases import TOLERANCE, Case, error, relative_error
 from tests.attention.parity import MASKS, RULES
+from uncollapse.attention import gpu_test
 from uncollapse.attention._gpu import configs, launch
 from uncollapse.attention._gpu.tile_functions import at_head
 
@@ -185,6 +186,15 @@ def test_the_switch(monkeypatch):
         assert (uc.hopfield_attention(q, q, q)[1].engine == "triton") is engine
     monkeypatch.delenv("UNCOLLAPSE_TRITON")
     assert uc.hopfield_attention(q, q, q)[1].engine != "triton"
+
+
+def test_gpu_test_passes_what_is_right():
+    """As the command runs it on a GPU, smaller."""
+    small = {"heads": 2, "groups": 1, "queries": 20, "keys": 20, "size": 16}
+    for case in (gpu_test.Case(torch.bfloat16, **small), gpu_test.Case(torch.float32, learned=True, **small)):
+        outcome = gpu_test.run_case(case, torch.device("cpu"))
+        assert outcome.passed, str(outcome)
+    assert "not the kernels" in gpu_test.run_case(gpu_test.Case(torch.float32, size=8), torch.device("cpu")).fault
 
 
 def test_the_guard_has_watched(watch):
