@@ -15,7 +15,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention import HiddenState
-from uncollapse.models.families import blocks_of, family_of, query_key_weights
+from uncollapse.models.families import blocks_of, each_query_key_weights, family_of
 from uncollapse.models.huggingface import (
     KEYWORD,
     PassScores,
@@ -186,15 +186,16 @@ def measure_weights(model: PreTrainedModel, observer: Observer) -> None:
             f"the query and key weights of model type {model.config.model_type!r} are not known."
         )
         return
+    weights = each_query_key_weights(model)  # one layer at a time: a model may be larger than memory
     try:
-        weights = query_key_weights(model)
+        for layer, (block, pair) in enumerate(zip(blocks_of(model, family), weights, strict=True), start=1):
+            heads, groups, size = len(pair.query), len(pair.key), pair.query.shape[1]
+            scale = getattr(block.get_submodule(family.attention), "scaling", size**-0.5)
+            observer.weights(layer, pair.query, pair.key.repeat_interleave(heads // groups, dim=0), float(scale))
     except ValueError as reason:
         observer.missing["spectrum"] = str(reason)
+        observer.spectra.clear()
         return
-    for layer, (block, pair) in enumerate(zip(blocks_of(model, family), weights, strict=True), start=1):
-        heads, groups, size = len(pair.query), len(pair.key), pair.query.shape[1]
-        scale = getattr(block.get_submodule(family.attention), "scaling", size**-0.5)
-        observer.weights(layer, pair.query, pair.key.repeat_interleave(heads // groups, dim=0), float(scale))
     if family.rotary:
         observer.notes.append("Rotary positions: the QK eigenspectrum is that of the matrix at offset zero.")
     if any(hasattr(block.get_submodule(family.attention), "q_norm") for block in blocks_of(model, family)):
