@@ -3,7 +3,7 @@
 python benchmarks/plain_module.py            a training step of 6 layers, 256 tokens; prints both times and their ratio
 python benchmarks/plain_module.py --quick    a small one
 
-Steps of both are interleaved, and the best of each is taken: this machine may be busy with other things.
+Steps of both are interleaved, on one thread, and the best processor time of each is taken: other work disturbs it little.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Model(nn.Module):
 
 
 def measured(layers: int, width: int, heads: int, tokens: int, repeats: int) -> tuple[float, float]:
-    """Seconds of a forward and backward of the converted module, and of the one with the recursion written in."""
+    """Processor seconds of a forward and backward of the converted module, and of the one with the recursion written in."""
     torch.manual_seed(0)
     written = Model(layers, width, heads, True)
     stock = Model(layers, width, heads, False)
@@ -76,9 +76,9 @@ def measured(layers: int, width: int, heads: int, tokens: int, repeats: int) -> 
     best = {"converted": float("inf"), "written": float("inf")}
     for _ in range(repeats):
         for name, model in (("converted", converted), ("written", written)):
-            start = time.perf_counter()
+            start = time.process_time()
             model(x).square().mean().backward()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], time.process_time() - start)
     return best["converted"], best["written"]
 
 

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
@@ -28,7 +29,8 @@ from uncollapse.models.huggingface import (
 from .attention_statistics import Masking
 from .model_pass import Batch
 from .observer import Observer
-from .scores import InheritedScores, QueryKeyScores
+from .scores import InheritedScores, QueryKeyScores, ScoreSource
+from .tensor_parallel import GatheredScores, head_group
 
 OBSERVED_SDPA, OBSERVED_EAGER = "observed_sdpa", "observed_eager"  # attention implementations that also report
 
@@ -36,8 +38,9 @@ OBSERVED_SDPA, OBSERVED_EAGER = "observed_sdpa", "observed_eager"  # attention i
 class _View:
     """State that the hooks share during a pass: which layer is running, and which tokens are real."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, group: ProcessGroup | None = None) -> None:
         self.observer = observer
+        self.group = group  # processes that have other heads
         self.layer = 0
         self.in_block = self.attended = False
         self.real: Tensor | None = None
@@ -67,7 +70,12 @@ class _View:
 
     def inherited(self, _module: nn.Module, state: HiddenState, mask: Tensor | None, causal: bool) -> None:
         masking = Masking.of(mask, causal, self._real_for(state.shape[2]))
-        self.observer.scores(self.layer, InheritedScores(state), masking)
+        self._add(InheritedScores(state), masking)
+
+    def _add(self, source: ScoreSource, masking: Masking) -> None:
+        self.observer.scores(
+            self.layer, source if self.group is None else GatheredScores(source, self.group), masking
+        )
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
         """In a stock model: the attention function was called."""
@@ -82,7 +90,7 @@ class _View:
             return
         causal = is_causal_call(module, mask, kwargs.get("is_causal"), q.shape[2])
         masking = Masking.of(mask, causal, self._real_for(q.shape[2]))
-        self.observer.scores(self.layer, QueryKeyScores(q, k, kwargs.get("scaling")), masking)
+        self._add(QueryKeyScores(q, k, kwargs.get("scaling")), masking)
 
 
 _ACTIVE: ContextVar[_View | None] = ContextVar("active view of a diagnosis", default=None)
@@ -119,7 +127,7 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[Callable[[B
 
     The model is in evaluation mode meanwhile; afterwards it is as before.
     """
-    view, attention = _View(observer), model.config._attn_implementation
+    view, attention = _View(observer, head_group(model)), model.config._attn_implementation
     found = [(config, config._attn_implementation_internal) for config in _configs(model)]
     handles = []
     for block in dict.fromkeys(find_blocks(model)):  # a block that is shared between layers needs one pair of hooks
