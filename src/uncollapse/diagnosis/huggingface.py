@@ -9,13 +9,14 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention import HiddenState
-from uncollapse.models.families import blocks_of, family_of, query_key_weights
+from uncollapse.models.families import blocks_of, each_query_key_weights, family_of
 from uncollapse.models.huggingface import (
     KEYWORD,
     PassScores,
@@ -29,7 +30,8 @@ from uncollapse.models.learned import learned_of
 from .attention_statistics import Masking
 from .model_pass import Batch
 from .observer import Observer
-from .scores import InheritedScores, QueryKeyScores
+from .scores import InheritedScores, QueryKeyScores, ScoreSource
+from .tensor_parallel import GatheredScores, head_group
 
 OBSERVED_SDPA, OBSERVED_EAGER = "observed_sdpa", "observed_eager"  # attention implementations that also report
 
@@ -37,8 +39,9 @@ OBSERVED_SDPA, OBSERVED_EAGER = "observed_sdpa", "observed_eager"  # attention i
 class _View:
     """State that the hooks share during a pass: which layer is running, and which tokens are real."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, group: ProcessGroup | None = None) -> None:
         self.observer = observer
+        self.group = group  # processes that have other heads
         self.layer = 0
         self.in_block = self.attended = False
         self.real: Tensor | None = None
@@ -77,7 +80,12 @@ class _View:
 
     def inherited(self, _module: nn.Module, state: HiddenState, mask: Tensor | None, causal: bool) -> None:
         masking = Masking.of(mask, causal, self._real_for(state.shape[2]))
-        self.observer.scores(self.layer, InheritedScores(state), masking)
+        self._add(InheritedScores(state), masking)
+
+    def _add(self, source: ScoreSource, masking: Masking) -> None:
+        self.observer.scores(
+            self.layer, source if self.group is None else GatheredScores(source, self.group), masking
+        )
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
         """In a stock model: the attention function was called."""
@@ -92,7 +100,7 @@ class _View:
             return
         causal = is_causal_call(module, mask, kwargs.get("is_causal"), q.shape[2])
         masking = Masking.of(mask, causal, self._real_for(q.shape[2]))
-        self.observer.scores(self.layer, QueryKeyScores(q, k, kwargs.get("scaling")), masking)
+        self._add(QueryKeyScores(q, k, kwargs.get("scaling")), masking)
 
 
 _ACTIVE: ContextVar[_View | None] = ContextVar("active view of a diagnosis", default=None)
@@ -129,7 +137,7 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[Callable[[B
 
     The model is in evaluation mode meanwhile; afterwards it is as before.
     """
-    view, attention = _View(observer), model.config._attn_implementation
+    view, attention = _View(observer, head_group(model)), model.config._attn_implementation
     found = [(config, config._attn_implementation_internal) for config in _configs(model)]
     handles = []
     for block in dict.fromkeys(find_blocks(model)):  # a block that is shared between layers needs one pair of hooks
@@ -196,15 +204,16 @@ def measure_weights(model: PreTrainedModel, observer: Observer) -> None:
             f"the query and key weights of model type {model.config.model_type!r} are not known."
         )
         return
+    weights = each_query_key_weights(model)  # one layer at a time: a model may be larger than memory
     try:
-        weights = query_key_weights(model)
+        for layer, (block, pair) in enumerate(zip(blocks_of(model, family), weights, strict=True), start=1):
+            heads, groups, size = len(pair.query), len(pair.key), pair.query.shape[1]
+            scale = getattr(block.get_submodule(family.attention), "scaling", size**-0.5)
+            observer.weights(layer, pair.query, pair.key.repeat_interleave(heads // groups, dim=0), float(scale))
     except ValueError as reason:
         observer.missing["spectrum"] = str(reason)
+        observer.spectra.clear()
         return
-    for layer, (block, pair) in enumerate(zip(blocks_of(model, family), weights, strict=True), start=1):
-        heads, groups, size = len(pair.query), len(pair.key), pair.query.shape[1]
-        scale = getattr(block.get_submodule(family.attention), "scaling", size**-0.5)
-        observer.weights(layer, pair.query, pair.key.repeat_interleave(heads // groups, dim=0), float(scale))
     if family.rotary:
         observer.notes.append("Rotary positions: the QK eigenspectrum is that of the matrix at offset zero.")
     if any(hasattr(block.get_submodule(family.attention), "q_norm") for block in blocks_of(model, family)):

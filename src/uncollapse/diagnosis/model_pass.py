@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from uncollapse.data.sample import sample_for
 from uncollapse.models.convert import find_transformers_model
+from uncollapse.models.offload import execution_device
 from uncollapse.models.plain import Paths, RunBatch, conversion_of
 
 from .exclusive import exclusive
@@ -73,6 +74,7 @@ def diagnose(
     if not any(parameter.is_floating_point() for parameter in inner.parameters()):
         dtype = next((parameter.dtype for parameter in inner.parameters()), "nothing")
         raise ValueError(f"the weights of {name} are stored as {dtype}; dequantise the model first.")
+    execution_device(inner)  # weights without values are refused now, not at the end
     with Observer(name, decompositions, query) as observer:
         if batches is None:
             batches, observer.sample = sample_for(inner)
@@ -91,7 +93,7 @@ def _checked(batches: Batch | Iterable[Batch], model: PreTrainedModel) -> Iterat
     """The batches on the model's device, or a sentence about what is wrong with one."""
     if not isinstance(batches, Iterable):
         raise ValueError(f"batches must be a batch or an iterable of batches, got {type(batches).__name__}.")
-    empty = True
+    empty, device = True, execution_device(model) or model.device
     for batch in [batches] if isinstance(batches, Mapping) else batches:
         if not isinstance(batch, Mapping):
             raise ValueError(f"a batch must be a dict of tensors as the model takes them, got {type(batch).__name__}.")
@@ -99,7 +101,7 @@ def _checked(batches: Batch | Iterable[Batch], model: PreTrainedModel) -> Iterat
         if batch.get("input_ids") is not None:
             _check_ids(batch["input_ids"], getattr(model.config, "vocab_size", None))
         yield {
-            key: value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
+            key: value.to(device, model.dtype) if value.is_floating_point() else value.to(device)
             for key, value in batch.items()
             if isinstance(value, Tensor) and key != "labels"
         }

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from .offload import at_hand
+
 WeightLayout = Literal[
     "linear",  # separate modules, weight (heads * D, M)
     "fused_conv1d",  # one Conv1D, weight (M, 3M): all queries, all keys, all values
@@ -156,10 +158,11 @@ def query_key_weights(model: PreTrainedModel) -> list[QueryKeyWeights]:
 
 
 def each_query_key_weights(model: PreTrainedModel) -> Iterator[QueryKeyWeights]:
-    """The same layer by layer: weights that FSDP2 shards are gathered for one layer at a time, by all processes."""
+    """The same layer by layer: weights that are sharded or offloaded are brought in for one layer at a time."""
     family = _known_family(model)
     for block in blocks_of(model, family):
-        yield _split(block, family, model.config.num_attention_heads, model.config.hidden_size)
+        with at_hand(block.get_submodule(family.query), block.get_submodule(family.key)):
+            yield _split(block, family, model.config.num_attention_heads, model.config.hidden_size)
 
 
 def query_key_parameters(model: PreTrainedModel) -> list[tuple[nn.Parameter, ...]]:
