@@ -52,7 +52,7 @@ def diagnose(
     ([1, 2], 4)
     """
     inner = transformers_model(model)
-    from .huggingface import explain_gaps, measure_weights, observed
+    from .huggingface import explain_gaps, measure_settings, measure_weights, observed
 
     name = inner.name_or_path or type(inner).__name__
     if not any(parameter.is_floating_point() for parameter in inner.parameters()):
@@ -63,6 +63,7 @@ def diagnose(
             batches, observer.sample = sample_for(inner)
         with exclusive(inner), torch.no_grad():
             measure_weights(inner, observer)
+            measure_settings(inner, observer)
             with observed(inner, observer) as run:
                 quiet = not (progress and sys.stderr.isatty())
                 for batch in tqdm(_checked(batches, inner), desc="diagnose", unit="batch", disable=quiet):

@@ -1,6 +1,7 @@
 """Measures of collapse: pure functions of tensors, one definition each."""
 
 from .entropy import RowStatistics, entropy, row_statistics
+from .gap import gap
 from .histogram import Histogram
 from .propagation import localisation, position_bins, propagates, softmax_tangent
 from .rank import (
@@ -26,6 +27,7 @@ __all__ = [
     "cosine_pairs",
     "effective_rank",
     "entropy",
+    "gap",
     "localisation",
     "norm_1",
     "norm_1_inf",
