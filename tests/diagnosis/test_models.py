@@ -195,11 +195,16 @@ def test_another_attention_implementation_is_said_to_be_replaced():
     assert model.config._attn_implementation == "mine"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit"])
-def test_without_batches_an_embedded_sample_is_used_and_named(name):
+@pytest.mark.parametrize(("name", "sample"), [("gpt2", "wrote itself"), ("llama", "wrote itself"), ("vit", "photographs")])
+def test_without_batches_a_sample_is_made_and_named(name, sample):
     report = uc.diagnose(build(name).float())
     assert report.info["sequences"] == 8
-    assert "help texts" in report.info["sample"] or "photographs" in report.info["sample"]
+    assert sample in report.info["sample"]
+
+
+def test_without_a_tokenizer_a_model_that_cannot_write_says_what_it_needs():
+    with pytest.raises(ValueError, match="no tokenizer was found with BertForMaskedLM.*--tokenizer or --data"):
+        uc.diagnose(build("bert"))
 
 
 BAD = {

@@ -136,4 +136,7 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
             if isinstance(module, PreTrainedModel):
                 return module
     require("transformers")
-    raise ValueError(f"expected a transformers model, or a module around one, got {type(model).__name__}.")
+    raise ValueError(
+        f"expected a transformers model, or a module around one, got {type(model).__name__}; "
+        "uncollapse.Observer measures any other module from the tensors you pass to it."
+    )
