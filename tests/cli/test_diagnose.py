@@ -212,3 +212,24 @@ def test_something_that_was_not_measured_has_a_code_of_its_own(tmp_path, capsys)
     build("qwen3_next").save_pretrained(tmp_path / "hybrid")
     assert main(["diagnose", str(tmp_path / "hybrid"), "--json"]) == 0
     assert main(["diagnose", str(tmp_path / "hybrid"), "--json", "--fail-on", "collapse"]) == 4
+
+
+def test_what_got_worse_since_a_baseline_is_said_by_head_and_fails(gpt2, tmp_path, capsys):
+    old = tmp_path / "old"
+    assert main(["diagnose", str(gpt2), "--out", str(old)]) == 0
+    model = GPT2LMHeadModel.from_pretrained(gpt2)
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight[:, :8] *= 400.0  # the queries of layer 2, head 1
+    model.save_pretrained(tmp_path / "new")
+    for file in gpt2.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "new" / file.name)
+    capsys.readouterr()
+    arguments = ["--json", "--baseline", str(old), "--fail-on", "worse"]
+    assert main(["diagnose", str(tmp_path / "new"), *arguments]) == 6
+    changes = json.loads(capsys.readouterr().out)["worse"]
+    heads = [change for change in changes if "head" in change]
+    assert heads
+    assert all(change.startswith("layer 2, head 1: ") for change in heads)
+    assert main(["diagnose", str(gpt2), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["worse"] == []
+    assert main(["diagnose", str(gpt2), "--json", "--fail-on", "worse"]) == 2

@@ -8,12 +8,16 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from uncollapse.files import printable
 
 from .command import Command, UserError, option
 from .output import output_folder
+from .page import saved_diagnosis
+
+if TYPE_CHECKING:
+    from uncollapse.diagnosis import Diagnosis
 
 COLLAPSED, NOT_MEASURED, UNREADABLE, WORSE = 3, 4, 5, 6  # exit codes; 2 is that of a wrong argument
 
@@ -44,6 +48,8 @@ class DiagnoseOptions:
 
 def run(settings: DiagnoseOptions) -> int:
     """Load, measure, print, write."""
+    from uncollapse.diagnosis.baseline import worse
+
     if settings.sequences < 1 or settings.length < 2 or settings.batch_size < 1:
         raise UserError(
             f"--sequences must be at least 1 and --length 2 and --batch_size 1, got {settings.sequences}, "
@@ -52,6 +58,9 @@ def run(settings: DiagnoseOptions) -> int:
     out = settings.out
     if out is None and not settings.json:
         out = Path(f"uncollapse-diagnosis-{Path(settings.model).resolve().name}")
+    old = None if settings.baseline is None else _baseline(settings.baseline)
+    if settings.fail_on == "worse" and old is None:
+        raise UserError("--fail-on worse needs --baseline, a saved diagnosis of an earlier model.")
     if out is None:
         report = _measure(settings)
     else:
@@ -61,13 +70,31 @@ def run(settings: DiagnoseOptions) -> int:
                 table.to_csv(folder / f"{name}.csv", index=False)
             report.save(folder / "diagnosis")
             report.to_html(folder / "report.html")
-    print(json.dumps(_as_json(report), indent=1, allow_nan=False) if settings.json else printable(str(report)))
+    changes = [] if old is None else worse(report, old)
+    if settings.json:
+        print(json.dumps(_as_json(report) | {"worse": changes}, indent=1, allow_nan=False))
+    else:
+        print(printable(str(report)))
+    if old is not None and not settings.json:
+        told = [f"- {sentence}" for sentence in changes] or ["- nothing, beyond the noise of the samples"]
+        print(printable("\n".join([f"\nWorse than {old.info.get('model', 'before')}:", *told])))
     if out is not None:
         print(f"\npage: {out / 'report.html'} (tables as CSV and the saved diagnosis beside it)", file=sys.stderr)
-    return _exit_code(settings, report)
+    return _exit_code(settings, report, changes)
 
 
-def _exit_code(settings: DiagnoseOptions, report: Any) -> int:
+def _baseline(path: Path) -> Diagnosis:
+    from uncollapse.diagnosis import Diagnosis
+
+    folder = saved_diagnosis(path)
+    if folder is None:
+        raise UserError(
+            f"{path} holds no saved diagnosis (diagnosis.json); give a folder that uncollapse diagnose wrote before."
+        )
+    return Diagnosis.load(folder)
+
+
+def _exit_code(settings: DiagnoseOptions, report: Diagnosis, changes: list[str]) -> int:
     """What scripts are told; a sample that the model cannot read makes every other answer worthless."""
     kinds = [verdict.kind for verdict in report.verdicts]
     if "unreadable sample" in kinds:
@@ -76,6 +103,8 @@ def _exit_code(settings: DiagnoseOptions, report: Any) -> int:
         return 0
     if any(verdict.is_collapse for verdict in report.verdicts):
         return COLLAPSED
+    if settings.fail_on == "worse" and changes:
+        return WORSE
     return NOT_MEASURED if "not measured" in kinds else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -63,7 +64,8 @@ def judge(diagnosis: Diagnosis) -> list[Verdict]:
     found = [
         *_not_finite(diagnosis),
         *_dead(diagnosis),
-        *_rank(diagnosis, sure),
+        *(alike := _rank(diagnosis, sure)),
+        *_uniform(diagnosis, alike),
         *_entropy(diagnosis, sure),
         *_sinks(diagnosis, sure),
     ]
@@ -130,9 +132,9 @@ def _not_finite(diagnosis: Diagnosis) -> list[Verdict]:
 
 
 def _dead(diagnosis: Diagnosis) -> list[Verdict]:
-    """Tokens that are all zero, weights that are all zero, and attention that treats all keys alike."""
+    """Tokens that are all zero, and weights that are all zero."""
     found = []
-    layers, heads = diagnosis.layers, diagnosis.heads
+    layers = diagnosis.layers
     dead: dict[str, list[int]] = diagnosis.info.get("dead", {})
     zero = layers[layers["norm_mean"] == 0] if "norm_mean" in layers else layers.iloc[:0]
     if not zero.empty:
@@ -149,15 +151,25 @@ def _dead(diagnosis: Diagnosis) -> list[Verdict]:
             f"of {len(numbers)} layers are all zero: {named}); fine only at an initialisation that means it so."
         )
         found.append(Verdict("dead attention", sentence, numbers))
-    uniform = heads[heads["spread_max"] <= UNIFORM_SPREAD] if "spread_max" in heads else heads.iloc[:0]
-    uniform = uniform[~uniform["layer"].isin(zero.get("layer", pd.Series(dtype=int)))]
-    if not uniform.empty:
-        sentence = (
-            f"{_where(diagnosis, uniform['layer'])}: dead attention in {_count(uniform, heads)}: every row gives all of "
-            f"its keys the same weight (scores differ by at most {uniform['spread_max'].max():.0e})."
-        )
-        found.append(_of_heads("dead attention", sentence, uniform))
     return found
+
+
+def _uniform(diagnosis: Diagnosis, alike: list[Verdict]) -> list[Verdict]:
+    """Attention that treats all keys alike, unless the tokens are alike or zero from there on, which explains it."""
+    heads = diagnosis.heads
+    if "spread_max" not in heads:
+        return []
+    explained = [layer for verdict in alike if verdict.is_collapse for layer in verdict.layers]
+    layers = diagnosis.layers
+    explained += list(layers.loc[layers["norm_mean"] == 0, "layer"]) if "norm_mean" in layers else []
+    uniform = heads[(heads["spread_max"] <= UNIFORM_SPREAD) & ~(heads["layer"] >= min(explained, default=math.inf))]
+    if uniform.empty:
+        return []
+    sentence = (
+        f"{_where(diagnosis, uniform['layer'])}: dead attention in {_count(uniform, heads)}: every row gives all of "
+        f"its keys the same weight (scores differ by at most {uniform['spread_max'].max():.0e})."
+    )
+    return [_of_heads("dead attention", sentence, uniform)]
 
 
 def _rank(diagnosis: Diagnosis, sure: Certainty) -> list[Verdict]:
