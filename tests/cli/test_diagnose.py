@@ -184,10 +184,15 @@ def test_a_bare_sentencepiece_file_is_used(stories_folder, tmp_path, capsys):
     shutil.copytree(stories_folder, folder)
     shutil.copy(model_folder("stories260K") / "tok512.model", folder / "tokenizer.model")
     assert main(["diagnose", str(folder), "--json", "--sequences", "4", "--batch_size", "4"]) == 0
-    assert "4 x 256 tokens of Python's help texts (its own tokenizer)" in json.loads(capsys.readouterr().out)["info"]["sample"]
+    assert (
+        "4 x 256 tokens of Python's help texts (its own tokenizer)"
+        in json.loads(capsys.readouterr().out)["info"]["sample"]
+    )
     arguments = ["--tokenizer", str(folder), "--length", "32", "--dtype", "bfloat16", "--device", "cpu"]
     assert main(["diagnose", str(stories_folder), "--json", *arguments]) == 0
-    assert "16 x 32 tokens of Python's help texts (the given tok" in json.loads(capsys.readouterr().out)["info"]["sample"]
+    assert (
+        "16 x 32 tokens of Python's help texts (the given tok" in json.loads(capsys.readouterr().out)["info"]["sample"]
+    )
 
 
 @needs_data

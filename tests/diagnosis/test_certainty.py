@@ -44,7 +44,9 @@ def test_a_second_sample_of_a_trained_model_agrees(name):
     """Of all layers and heads, sinks and collapses included, 99 % get the same answer from other sequences."""
     model, inputs = TRAINED[name]()
     rows = len(inputs["input_ids"])
-    halves = [{key: value[part] for key, value in inputs.items()} for part in (slice(0, rows // 2), slice(rows // 2, rows))]
+    halves = [
+        {key: value[part] for key, value in inputs.items()} for part in (slice(0, rows // 2), slice(rows // 2, rows))
+    ]
     reports = [uc.diagnose(model, half) for half in halves]
     places = len(reports[0].heads) + len(reports[0].layers)
     named = [
@@ -75,4 +77,6 @@ def test_a_model_is_not_told_to_use_what_it_has():
     assert uc.diagnose(build("qwen3"), batch("qwen3")).info["settings"] == {"qk_norm": True}
     gemma = hf.Gemma2Config(hidden_size=16, num_attention_heads=2, num_key_value_heads=2, head_dim=8)
     gemma.intermediate_size, gemma.vocab_size, gemma.num_hidden_layers = 16, 40, 2
-    assert "soft cap" not in advice("entropy collapse", uc.diagnose(hf.Gemma2ForCausalLM(gemma), batch("gpt2")).info["settings"])
+    assert "soft cap" not in advice(
+        "entropy collapse", uc.diagnose(hf.Gemma2ForCausalLM(gemma), batch("gpt2")).info["settings"]
+    )

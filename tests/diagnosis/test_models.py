@@ -195,7 +195,9 @@ def test_another_attention_implementation_is_said_to_be_replaced():
     assert model.config._attn_implementation == "mine"
 
 
-@pytest.mark.parametrize(("name", "sample"), [("gpt2", "wrote itself"), ("llama", "wrote itself"), ("vit", "photographs")])
+@pytest.mark.parametrize(
+    ("name", "sample"), [("gpt2", "wrote itself"), ("llama", "wrote itself"), ("vit", "photographs")]
+)
 def test_without_batches_a_sample_is_made_and_named(name, sample):
     report = uc.diagnose(build(name).float())
     assert report.info["sequences"] == 8
@@ -203,7 +205,7 @@ def test_without_batches_a_sample_is_made_and_named(name, sample):
 
 
 def test_without_a_tokenizer_a_model_that_cannot_write_says_what_it_needs():
-    with pytest.raises(ValueError, match="no tokenizer was found with BertForMaskedLM.*--tokenizer or --data"):
+    with pytest.raises(ValueError, match=r"no tokenizer was found with BertForMaskedLM.*--tokenizer or --data"):
         uc.diagnose(build("bert"))
 
 

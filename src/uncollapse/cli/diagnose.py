@@ -40,8 +40,9 @@ class DiagnoseOptions:
     json: bool = option(False, "print verdicts and tables as JSON, and write no files unless --out is given")
     baseline: Path | None = option(None, "saved diagnosis of an earlier model: say what got worse, by head")
     fail_on: Literal["collapse", "worse"] | None = option(
-        None, f"exit with {COLLAPSED} if there is a collapse, {NOT_MEASURED} if something was not measured, and with "
-        f"'worse' also {WORSE} if a head is worse than in --baseline"
+        None,
+        f"exit with {COLLAPSED} if there is a collapse, {NOT_MEASURED} if something was not measured, and with "
+        f"'worse' also {WORSE} if a head is worse than in --baseline",
     )
     force: bool = option(False, "replace the files of an earlier diagnosis")
 

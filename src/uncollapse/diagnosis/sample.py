@@ -98,7 +98,9 @@ def _tokens(
     if ids is not None and reader is not None:
         return spread(ids, sequences, length), f"{sequences} x {length} {text}", reader.mask_id
     if tokenizer is not None:
-        raise ValueError(f"{tokenizer} holds no tokenizer of this model, whose vocabulary has {config.vocab_size} tokens.")
+        raise ValueError(
+            f"{tokenizer} holds no tokenizer of this model, whose vocabulary has {config.vocab_size} tokens."
+        )
     if config.vocab_size in BYTE_VOCABULARIES:
         rows = embedded_bytes(sequences, length)
         return rows, f"{sequences} x {length} bytes of Python's help texts, which are its vocabulary", None

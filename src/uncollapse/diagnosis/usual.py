@@ -15,7 +15,7 @@ FILE = "usual.json"
 def quantiles() -> dict[str, dict[str, float]]:
     """Quantiles of healthy models by column: {"gap_mean": {"0.05": ..., "0.95": ...}, ...}."""
     loaded: dict[str, Any] = json.loads(files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
-    return {name: values for name, values in loaded["quantiles"].items()}
+    return dict(loaded["quantiles"])
 
 
 def beside_usual(column: str, value: float) -> str:

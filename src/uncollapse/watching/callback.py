@@ -15,6 +15,7 @@ from uncollapse.diagnosis.result import Diagnosis
 from uncollapse.diagnosis.sample import sample_for
 from uncollapse.models.convert import transformers_model
 from uncollapse.models.reporters import Reporters
+
 from .course import PERSISTENCE, Course
 
 LAYER_METRICS = (

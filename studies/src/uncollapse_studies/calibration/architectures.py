@@ -25,16 +25,7 @@ _PAIR |= {f"{side}_ffn_dim": 2 * WIDTH for side in ("encoder", "decoder")}
 
 
 def _clip() -> Any:
-    return hf.CLIPModel(
-        hf.CLIPConfig(text_config=_TEXT | _ENDS, vision_config=_IMAGE, projection_dim=16)  # type: ignore[arg-type]
-    )
-
-
-def _gpt_neo() -> Any:
-    config = {"hidden_size": WIDTH, "num_layers": LAYERS, "num_heads": HEADS, "vocab_size": VOCABULARY}
-    return hf.GPTNeoForCausalLM(
-        hf.GPTNeoConfig(**config, attention_types=[[["global"], LAYERS]], max_position_embeddings=64)
-    )
+    return hf.CLIPModel(hf.CLIPConfig(text_config=_TEXT | _ENDS, vision_config=_IMAGE, projection_dim=16))
 
 
 def _of(model: Any, config: Any, **settings: Any) -> Callable[[], Any]:
@@ -66,7 +57,16 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         hf.BloomForCausalLM, hf.BloomConfig, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY
     ),
     "gptj": _of(hf.GPTJForCausalLM, hf.GPTJConfig, **_OLD, rotary_dim=4),
-    "gpt_neo": _gpt_neo,
+    "gpt_neo": _of(
+        hf.GPTNeoForCausalLM,
+        hf.GPTNeoConfig,
+        hidden_size=WIDTH,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        vocab_size=VOCABULARY,
+        attention_types=[[["global"], LAYERS]],
+        max_position_embeddings=64,
+    ),
     "bert": _of(hf.BertForMaskedLM, hf.BertConfig, **_TEXT),
     "roberta": _of(hf.RobertaForMaskedLM, hf.RobertaConfig, **_TEXT, **_ENDS),
     "electra": _of(hf.ElectraForMaskedLM, hf.ElectraConfig, **_TEXT, embedding_size=WIDTH),

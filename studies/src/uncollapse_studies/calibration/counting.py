@@ -6,6 +6,8 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,40 @@ from ..trained_models import TRAINED
 from .architectures import ARCHITECTURES, Batch, batch, build
 from .faults import FAULTS, HARMLESS, planted
 
-SEEDS = 2
+SEEDS = 2  # draws of random weights; faults are planted in the first
 KINDS = ("not finite", "dead network", "dead attention", "rank collapse", "entropy collapse")
-COLUMNS = {"heads": ("gap_mean", "gap_max", "entropy_normalised", "sink_strongest"), "layers": ("cosine_aligned", "residual_frobenius")}
+COLUMNS = {
+    "heads": ("gap_mean", "gap_max", "entropy_normalised", "sink_strongest"),
+    "layers": ("cosine_aligned", "residual_frobenius"),
+}
 SHARES = (0.01, 0.05, 0.5, 0.95, 0.99)
 
 
-def models() -> Iterator[tuple[str, str, Callable[[], Any], Callable[[int], Batch]]]:
-    """Name, weights, how to build the model afresh, and inputs by seed."""
+@dataclass(frozen=True)
+class Subject:
+    """A model that faults are planted in: how to build it afresh, and inputs by seed."""
+
+    name: str
+    weights: str
+    fresh: Callable[[], Any]
+    inputs: Callable[[int], Batch]
+
+    def diagnosed(self, plant: Callable[[Any], list[Any]], seed: int = 0) -> Diagnosis:
+        """The report on a fresh model with what is planted."""
+        report: Diagnosis = planted(
+            self.fresh(), plant, lambda model: diagnose(model, self.inputs(seed), progress=False)
+        )
+        return report
+
+
+def subjects() -> Iterator[Subject]:
+    """Every architecture with random weights, and the trained models where they lie."""
     for name in ARCHITECTURES:
         for seed in range(SEEDS):
-            yield name, f"random {seed}", lambda name=name, seed=seed: build(name, seed), lambda s, name=name: batch(name, seed=s)
-    root = os.environ.get(DATA_VARIABLE)
-    for name, load in TRAINED.items() if root else ():
+            yield Subject(name, f"random {seed}", partial(build, name, seed), partial(batch, name, 4))
+    for name, load in TRAINED.items() if os.environ.get(DATA_VARIABLE) else ():
         model, inputs = load()
-        yield name, "trained", lambda model=model: copy.deepcopy(model), lambda s, inputs=inputs: _half(inputs, s)
+        yield Subject(name, "trained", partial(copy.deepcopy, model), partial(_half, inputs))
 
 
 def _half(inputs: Batch, seed: int) -> Batch:
@@ -46,21 +67,19 @@ def _half(inputs: Batch, seed: int) -> Batch:
 def count(progress: Callable[[str], object] = print) -> tuple[pd.DataFrame, dict[str, dict[str, float]]]:
     """One row a model and case, with what was found; and the quantiles of the trained healthy models."""
     rows, healthy = [], []
-    for name, weights, fresh, inputs in models():
-        progress(f"{name}, {weights}")
+    for subject in subjects():
+        progress(f"{subject.name}, {subject.weights}")
+        about = {"model": subject.name, "weights": subject.weights}
         for case, plant in HARMLESS.items():
-            report = planted(fresh(), plant, lambda model: diagnose(model, inputs(0), progress=False))
-            rows.append({"model": name, "weights": weights, "case": case, "fault": "", **_found(report)})
+            report = subject.diagnosed(plant)
+            rows.append({**about, "case": case, "fault": "", **_found(report)})
             if case == "as it is":
-                again = diagnose(fresh(), inputs(1), progress=False)
-                rows[-1]["agrees"] = _signature(report) == _signature(again)
-                if weights == "trained":
-                    healthy.append(report)
-        for case, fault in FAULTS.items():
-            report = planted(fresh(), fault.plant, lambda model: diagnose(model, inputs(0), progress=False))
-            found = _found(report)
+                rows[-1]["agrees"] = _signature(report) == _signature(subject.diagnosed(plant, seed=1))
+                healthy += [report] if subject.weights == "trained" else []
+        for case, fault in FAULTS.items() if subject.weights != "random 1" else ():
+            found = _found(subject.diagnosed(fault.plant))
             named = any(found[kind] for kind in fault.found_by)
-            rows.append({"model": name, "weights": weights, "case": case, "fault": fault.found_by[0], **found, "named": named})
+            rows.append({**about, "case": case, "fault": fault.found_by[0], **found, "named": named})
     return pd.DataFrame(rows), _quantiles(healthy)
 
 

@@ -39,7 +39,7 @@ def _attention(block: nn.Module, *words: str) -> list[nn.Parameter]:
 
 
 QUERY = ("q_proj", "q_lin", "query", "c_attn", "wqkv", "wq.", ".q.")
-OUTPUT = ("o_proj", "out_proj", "c_proj", "out_lin", "attention.dense", "attention.output.dense", ".o.", "wo.", "output.dense")
+OUTPUT = ("o_proj", "out_proj", "c_proj", "out_lin", "attn.dense", "attention.dense", ".o.", "wo.", "output.dense")
 
 
 def _with_softmax(model: Any) -> nn.Module:
@@ -67,8 +67,14 @@ def _half_infinite(model: Any) -> list[Any]:
 
 
 def _explode(model: Any) -> list[Any]:
-    for parameter in _attention(_with_softmax(model), *QUERY):
-        parameter.data.mul_(LARGE)
+    """Queries after their norm, where they have one, and without a cap, which would hold their scores."""
+    block = _with_softmax(model)
+    norms = [p for path, p in block.named_parameters() if "q_norm" in path and path.endswith("weight")]
+    for parameter in norms or _attention(block, *QUERY):
+        parameter.data.mul_(LARGE).add_(LARGE if norms else 0.0)  # Qwen3-Next's norms add one to their weight
+    for module in block.modules():
+        if getattr(module, "attn_logit_softcapping", None) is not None:
+            module.attn_logit_softcapping = None  # type: ignore[assignment]
     return []
 
 
@@ -115,7 +121,9 @@ FAULTS: dict[str, Fault] = {
 
 
 def _offset(model: Any) -> list[Any]:
-    """A coordinate that all tokens share, as trained models have it."""
+    """A coordinate that all tokens share, as trained models have it; not in a block that runs again and again."""
+    if len(_blocks(model)) == 1:
+        return []
 
     def hook(_block: nn.Module, _args: Any, output: Any) -> Any:
         tokens: Tensor = (output[0] if isinstance(output, tuple) else output).clone()
@@ -126,15 +134,31 @@ def _offset(model: Any) -> list[Any]:
 
 
 def _larger_values(model: Any) -> list[Any]:
-    for parameter in _attention(_with_softmax(model), "v_proj", "v_lin", "value", ".v."):
-        parameter.data.mul_(3.0)
+    """Values three times as large, and an output projection a third as large: the same function."""
+    block = _with_softmax(model)
+    paths = dict(block.named_parameters())
+    values = [path for path in paths if any(f"{word}weight" in path for word in VALUE)]
+    for path in values:
+        output = next((o for o in paths if any(f"{word}weight" in o for word in PROJECTION)), None)
+        if output is None:
+            continue
+        paths[path].data.mul_(3.0)
+        bias = paths.get(path.removesuffix("weight") + "bias")
+        if bias is not None:
+            bias.data.mul_(3.0)
+        paths[output].data.div_(3.0)
     return []
+
+
+VALUE = ("self_attn.v_proj.", "attention.v_lin.", "attention.self.value.", "SelfAttention.v.", "attention.v_proj.")
+PROJECTION: tuple[str, ...] = ("self_attn.o_proj.", "attention.out_lin.", "attention.output.dense.", "SelfAttention.o.")
+PROJECTION += ("attention.o_proj.", "self_attn.out_proj.", "self_attn.dense.")
 
 
 HARMLESS: dict[str, Callable[[Any], list[Any]]] = {
     "as it is": lambda model: [],
     "one coordinate in common": _offset,
-    "values x 3": _larger_values,
+    "values x 3, output / 3": _larger_values,
 }
 
 

@@ -19,6 +19,7 @@ class CalibrationOptions:
 
     out: Path = option(Path("calibration"), "folder for the counts and the quantiles of healthy models")
     docs: Path | None = option(None, "a page whose table between the calibration marks is written anew")
+    usual: Path | None = option(None, "a file that gets the quantiles too: diagnosis/usual.json in a checkout")
     force: bool = option(False, "replace the files of an earlier run")
 
 
@@ -32,6 +33,8 @@ def run(settings: CalibrationOptions) -> int:
         print(markdown(rows))
     if settings.docs is not None:
         _replace(settings.docs, (settings.out / "table.md").read_text(encoding="utf-8").strip())
+    if settings.usual is not None:
+        settings.usual.write_text((settings.out / "usual.json").read_text(encoding="utf-8"), encoding="utf-8")
     print(f"\ncounts: {settings.out}")
     return 0
 
