@@ -10,7 +10,7 @@ import transformers as hf
 from torch import Tensor
 
 LAYERS, WIDTH, HEADS, VOCABULARY, TOKENS = 4, 32, 4, 64, 24
-Batch = dict[str, Tensor]
+Inputs = dict[str, Tensor]
 
 _TEXT = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
 _TEXT |= {"intermediate_size": 2 * WIDTH, "max_position_embeddings": 64}
@@ -129,10 +129,10 @@ def build(name: str, seed: int = 0) -> Any:
         return ARCHITECTURES[name]().eval()
 
 
-def batch(name: str, rows: int = 4, seed: int = 0) -> Batch:
+def batch(name: str, rows: int = 4, seed: int = 0) -> Inputs:
     """Random inputs of a model; token ids stay away from the special ones."""
     generator = torch.Generator().manual_seed(seed)
-    inputs: Batch = {}
+    inputs: Inputs = {}
     if name == "whisper":
         inputs["input_features"] = torch.randn(rows, 8, 2 * TOKENS, generator=generator)
     elif name in ("vit", "deit", "dinov2", "swin", "clip"):

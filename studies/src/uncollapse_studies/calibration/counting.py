@@ -18,7 +18,7 @@ from uncollapse.data.text import DATA_VARIABLE
 from uncollapse.diagnosis import Diagnosis, diagnose
 
 from ..trained_models import TRAINED
-from .architectures import ARCHITECTURES, Batch, batch, build
+from .architectures import ARCHITECTURES, Inputs, batch, build
 from .faults import FAULTS, HARMLESS, planted
 
 SEEDS = 2  # draws of random weights; faults are planted in the first
@@ -37,7 +37,7 @@ class Subject:
     name: str
     weights: str
     fresh: Callable[[], Any]
-    inputs: Callable[[int], Batch]
+    inputs: Callable[[int], Inputs]
 
     def diagnosed(self, plant: Callable[[Any], list[Any]], seed: int = 0) -> Diagnosis:
         """The report on a fresh model with what is planted."""
@@ -57,7 +57,7 @@ def subjects() -> Iterator[Subject]:
         yield Subject(name, "trained", partial(copy.deepcopy, model), partial(_half, inputs))
 
 
-def _half(inputs: Batch, seed: int) -> Batch:
+def _half(inputs: Inputs, seed: int) -> Inputs:
     """Half of the sequences, another one for each seed."""
     rows = len(next(iter(inputs.values())))
     chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))[: max(2, rows // 2)]
