@@ -3,6 +3,7 @@
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, ViTConfig, ViTForImageClassification
 
 import uncollapse as uc
+from tests.diagnosis.trained import model_folder, needs_data, stories
 from uncollapse.cli import main
 
 
@@ -36,7 +38,7 @@ def test_it_needs_no_other_argument(gpt2, tmp_path, monkeypatch, capsys):
     assert main(["diagnose", str(gpt2)]) == 0
     printed = capsys.readouterr()
     assert "No collapse found" in printed.out
-    assert "8 x 64 tokens of Python's help texts (its own tokenizer)" in printed.out
+    assert "16 x 64 tokens of Python's help texts (its own tokenizer)" in printed.out
     out = tmp_path / f"uncollapse-diagnosis-{gpt2.name}"
     assert f"{out.name}/report.html" in printed.err
     layers = pd.read_csv(out / "layers.csv")
@@ -131,11 +133,12 @@ def bad_inputs(gpt2, tmp_path):
         ([model, "--data", str(tmp_path / "broken.npz")], "cannot be read as .npz"),
         ([model, "--data", str(tmp_path / "other.npz")], "holds x; `images` or `input_ids` is needed."),
         ([model, "--data", str(tmp_path / "large.npz")], "must be whole numbers from 0 to 96"),
-        ([model, "--tokenizer", model], "--tokenizer goes with --data."),
+        ([model, "--tokenizer", str(tmp_path)], "holds no tokenizer of this model, whose vocabulary has 97 tokens."),
+        ([model, "--device", "nowhere"], "--device nowhere cannot be used"),
         ([model, "--data", str(tmp_path / "one.txt"), "--tokenizer", str(tmp_path)], "no tokenizer was found at"),
         ([model, "--architecture", "NoSuchModel"], "transformers has no class 'NoSuchModel'"),
         ([model, "--length", "1"], "--sequences must be at least 1 and --length 2"),
-        ([model, "--fail-on", "anything"], "--fail_on must be one of collapse, got 'anything'."),
+        ([model, "--fail-on", "anything"], "--fail_on must be one of collapse, worse, got 'anything'."),
     ]
 
 
@@ -156,3 +159,82 @@ def test_an_unreachable_hub_says_how_to_give_a_path():
     )
     assert run.returncode == 2
     assert run.stderr.strip().splitlines()[-1].endswith("give the path of a folder that save_pretrained wrote.")
+
+
+@pytest.fixture(scope="module")
+def stories_folder(tmp_path_factory):
+    """The trained LLaMA of 260,000 parameters as a folder without any tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "stories260K"
+    stories()[0].save_pretrained(folder)
+    return folder
+
+
+@needs_data
+def test_a_trained_model_without_a_tokenizer_is_healthy_on_what_it_writes(stories_folder, capsys):
+    assert main(["diagnose", str(stories_folder), "--json", "--fail-on", "collapse"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert "the model wrote itself" in printed["info"]["sample"]
+    assert printed["info"]["model"] == "stories260K"  # and not where it lies
+    assert printed["info"]["loss"] < printed["info"]["guessing"] / 2
+
+
+@needs_data
+def test_a_bare_sentencepiece_file_is_used(stories_folder, tmp_path, capsys):
+    folder = tmp_path / "with-tokenizer"
+    shutil.copytree(stories_folder, folder)
+    shutil.copy(model_folder("stories260K") / "tok512.model", folder / "tokenizer.model")
+    assert main(["diagnose", str(folder), "--json", "--sequences", "4", "--batch_size", "4"]) == 0
+    assert (
+        "4 x 256 tokens of Python's help texts (its own tokenizer)"
+        in json.loads(capsys.readouterr().out)["info"]["sample"]
+    )
+    arguments = ["--tokenizer", str(folder), "--length", "32", "--dtype", "bfloat16", "--device", "cpu"]
+    assert main(["diagnose", str(stories_folder), "--json", *arguments]) == 0
+    assert (
+        "16 x 32 tokens of Python's help texts (the given tok" in json.loads(capsys.readouterr().out)["info"]["sample"]
+    )
+
+
+@needs_data
+def test_text_that_the_model_cannot_read_is_said_first_with_a_code_of_its_own(stories_folder, tmp_path, capsys):
+    text = np.frombuffer(b"To be, or not to be, that is the question. " * 8, np.uint8)
+    np.savez(tmp_path / "bytes.npz", input_ids=text[: 4 * 64].reshape(4, 64).astype(np.int64))
+    for more in ([], ["--fail-on", "collapse"]):
+        assert main(["diagnose", str(stories_folder), "--json", "--data", str(tmp_path / "bytes.npz"), *more]) == 5
+        first = json.loads(capsys.readouterr().out)["verdicts"][0]
+        assert first["kind"] == "unreadable sample"
+        assert "guessing gives 6.24" in first["sentence"]
+
+
+def test_a_name_or_a_path_is_enough_in_python(gpt2):
+    assert uc.diagnose(gpt2).info["model"] == gpt2.name
+    assert len(uc.diagnose(str(gpt2)).layers) == 3
+
+
+def test_something_that_was_not_measured_has_a_code_of_its_own(tmp_path, capsys):
+    from uncollapse_studies.calibration.architectures import build
+
+    build("qwen3_next").save_pretrained(tmp_path / "hybrid")
+    assert main(["diagnose", str(tmp_path / "hybrid"), "--json"]) == 0
+    assert main(["diagnose", str(tmp_path / "hybrid"), "--json", "--fail-on", "collapse"]) == 4
+
+
+def test_what_got_worse_since_a_baseline_is_said_by_head_and_fails(gpt2, tmp_path, capsys):
+    old = tmp_path / "old"
+    assert main(["diagnose", str(gpt2), "--out", str(old)]) == 0
+    model = GPT2LMHeadModel.from_pretrained(gpt2)
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight[:, :8] *= 400.0  # the queries of layer 2, head 1
+    model.save_pretrained(tmp_path / "new")
+    for file in gpt2.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "new" / file.name)
+    capsys.readouterr()
+    arguments = ["--json", "--baseline", str(old), "--fail-on", "worse"]
+    assert main(["diagnose", str(tmp_path / "new"), *arguments]) == 6
+    changes = json.loads(capsys.readouterr().out)["worse"]
+    heads = [change for change in changes if "head" in change]
+    assert heads
+    assert all(change.startswith("layer 2, head 1: ") for change in heads)
+    assert main(["diagnose", str(gpt2), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["worse"] == []
+    assert main(["diagnose", str(gpt2), "--json", "--fail-on", "worse"]) == 2

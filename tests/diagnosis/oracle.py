@@ -156,7 +156,7 @@ def mixing(scores, real):
 
 def _head(seen, head, query):
     mixed = [mixing(s[head], r) for s, r in zip(seen.scores, seen.real, strict=True) if r.sum() > 1]
-    entropies, relative, without, sinks, logits, strongest = [], [], [], [], [], []
+    entropies, relative, without, sinks, logits, strongest, gaps, spreads = [], [], [], [], [], [], [], []
     propagated, positions = np.zeros(BINS), np.zeros(BINS)
     for scores, real in zip(seen.scores, seen.real, strict=True):
         received = []
@@ -171,6 +171,9 @@ def _head(seen, head, query):
             without.append(entropy(softmax(row[visible][1:])))
             sinks.append(p[0])
             logits.extend(row[visible])
+            below, top = np.sort(row[visible])[-2:]
+            gaps.append(top - below)
+            spreads.append(top - row[visible].mean())
             received.append(np.where(visible, softmax(np.where(visible, row, -1e30)), 0.0))
         if received:
             strongest.append(np.mean(received, axis=0).max())
@@ -192,6 +195,9 @@ def _head(seen, head, query):
         "sink_strongest": np.mean(strongest),
         "mixing_bound": np.nan if np.isnan(mixed).all() else np.nanmean(mixed),
         "logit_max": np.max(logits),
+        "gap_mean": np.mean(gaps),
+        "gap_max": np.max(gaps),
+        "spread_max": np.max(spreads),
         "logit_std": np.std(logits),
         "propagation_mean": propagated.sum() / positions.sum(),
         "localisation": 1 - rho.sum() ** 2 / (len(rho) * (rho**2).sum()) if rho.any() else 0.0,

@@ -115,6 +115,10 @@ def test_one_batch_of_eight_and_eight_of_one_give_the_same(name, dtype):
         ours, theirs = getattr(one, table), getattr(eight, table)
         if dtype == torch.float32 and table == "layers":  # rounding may move a pair across an edge of its bin
             ours, theirs = ours.drop(columns="cosine_mode"), theirs.drop(columns="cosine_mode")
+        if dtype == torch.float64 and table in ("layers", "heads"):
+            for column in ours.columns[ours.columns.str.startswith(("gap", "spread"))]:
+                # differences of float32 scores: they keep the digits of the scores, not of what is left
+                np.testing.assert_allclose(ours.pop(column), theirs.pop(column), atol=4e-6)
         same_table(ours, theirs, **close)
 
 

@@ -5,6 +5,8 @@ import re
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import uncollapse as uc
 from tests.diagnosis.trained import TRAINED, needs_data
@@ -35,10 +37,11 @@ def kinds(report):
     return [verdict.kind for verdict in report.verdicts]
 
 
-def test_random_tokens_are_healthy():
+def test_random_tokens_are_healthy_and_attention_that_nobody_saw_is_not():
     report = of_tokens(drawn(4, 32, 24))
-    assert kinds(report) == ["healthy"]
-    assert "No collapse found" in str(report)
+    assert kinds(report) == ["not measured"]
+    assert report.verdicts[0].sentence.startswith("Tokens healthy (")
+    assert "attention not measured: no queries and keys were seen" in report.verdicts[0].sentence
 
 
 def test_tokens_that_are_all_alike_are_a_rank_collapse_with_its_numbers():
@@ -67,7 +70,7 @@ def test_a_common_coordinate_is_an_offset_and_not_a_collapse(cosine):
     x[..., 0] = (cosine / (1 - cosine) * 47) ** 0.5
     report = of_tokens(x)
     assert report.layers["cosine_mean"].item() == pytest.approx(cosine, abs=0.01)
-    assert kinds(report) == ["healthy", "common offset"]
+    assert kinds(report) == ["not measured", "common offset"]
     assert not any(verdict.is_collapse for verdict in report.verdicts)
 
 
@@ -85,29 +88,34 @@ def test_a_visible_skip_keeps_the_same_network_healthy():
     settings = {"alpha_hidden": 0.0, "skip": "normed", "init": "xavier", "layer_norm": True}
     network = uc.AttentionOnly(12, 64, 4, alpha=0.9, **settings)
     with torch.no_grad():
-        assert kinds(of_tokens(*network(drawn(4, 32, 64)))) == ["healthy"]
+        assert kinds(of_tokens(*network(drawn(4, 32, 64)))) == ["not measured"]  # the tokens are healthy
 
 
-def test_uniform_attention_is_no_entropy_collapse():
-    assert kinds(of_scores(torch.zeros(16, 16))) == ["healthy"]
+def test_attention_that_treats_all_keys_alike_is_dead_and_nearly_so_is_not():
+    (verdict,) = of_scores(torch.zeros(16, 16)).verdicts
+    assert (verdict.kind, verdict.heads, verdict.is_collapse) == ("dead attention", ((1, 1),), True)
+    assert kinds(of_scores(1e-3 * drawn(16, 16))) == ["healthy"]  # as at an initialisation
 
 
-def test_all_rows_on_the_first_key_are_a_sink_and_no_collapse():
-    scores = torch.zeros(16, 16)
-    scores[:, 0] = 20.0
+@pytest.mark.parametrize("key", [0, 5])
+def test_all_rows_on_one_key_are_a_sink_whichever_key_it_is(key):
+    """[CLS], [SEP], a register: trained models keep sinks at any place, and softmax does not know places."""
+    scores = 0.1 * drawn(16, 16)
+    scores[:, key] = 15.0
     report = of_scores(scores)
     assert kinds(report) == ["healthy", "sink"]
     assert report.verdicts[1].heads == ((1, 1),)
     assert "100% of its weight" in report.verdicts[1].sentence
 
 
-def test_all_rows_on_another_key_are_an_entropy_collapse():
-    scores = torch.zeros(16, 16)
-    scores[:, 5] = 20.0
-    (verdict,) = of_scores(torch.zeros(16, 16), scores).verdicts
+def test_a_saturated_head_is_an_entropy_collapse():
+    scores = 0.1 * drawn(16, 16)
+    scores[:, 5] = 60.0
+    verdict, sink = of_scores(0.1 * drawn(16, 16), scores).verdicts
     assert (verdict.kind, verdict.heads, verdict.is_collapse) == ("entropy collapse", ((2, 1),), True)
     assert "1 of 2 heads" in verdict.sentence
-    assert "largest logit 20" in verdict.sentence
+    assert "largest gap 60" in verdict.sentence
+    assert sink.kind == "sink"
 
 
 def test_a_head_that_looks_at_its_neighbour_is_healthy_until_its_scores_saturate():
@@ -132,11 +140,44 @@ def test_every_sentence_has_numbers_and_ends():
         assert str(verdict).endswith(".")
 
 
+def of_network(tokens, scores):
+    with uc.Observer() as observer:
+        observer.tokens(1, tokens)
+        observer.attention(1, scores, torch.eye(scores.shape[-1]).expand(*scores.shape[:2], -1, -1), scale=1.0)
+    return observer.diagnosis
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.sampled_from([0.01, 1.0, 10.0, 30.0, 100.0]),
+    target=st.sampled_from(["random", "one key", "neighbour"]),
+    shift=st.sampled_from([0.0, 10.0, 1000.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_softmax_ignores_changes_no_verdict(seed, size, target, shift):
+    """Random constants added to rows, and tokens in another order: keys with their queries, then heads, then batch."""
+    batch, heads, tokens = 3, 2, 12
+    scores = drawn(batch, heads, tokens, tokens, seed=seed)
+    if target != "random":
+        where = torch.full((tokens,), 5) if target == "one key" else (torch.arange(tokens) + 1) % tokens
+        scores[..., torch.arange(tokens), where] += 3.0
+    scores, x = size * scores, drawn(batch, tokens, 8, seed=seed + 1)
+    wanted = of_network(x, scores)
+    assert kinds(of_network(x, scores + shift * drawn(batch, heads, tokens, 1, seed=seed + 2))) == kinds(wanted)
+    order = torch.randperm(tokens, generator=torch.Generator().manual_seed(seed))
+    assert kinds(of_network(x[:, order], scores[:, :, order][..., order])) == kinds(wanted)
+    moved = of_network(x.flip(0), scores.flip(0).flip(1))
+    assert kinds(moved) == kinds(wanted)
+    flipped = [tuple(sorted((layer, heads + 1 - head) for layer, head in v.heads)) for v in moved.verdicts]
+    assert flipped == [tuple(sorted(v.heads)) for v in wanted.verdicts]
+
+
 def test_a_report_without_attention_is_judged_by_its_tokens():
     report = of_tokens(torch.ones(2, 8, 4) + 1e-4 * drawn(2, 8, 4))
     assert isinstance(report.heads, pd.DataFrame)
     assert report.heads.empty
     assert kinds(report) == ["rank collapse"]
+    assert "Not measured: attention" in report.verdicts[0].sentence
 
 
 @needs_data

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import uncollapse as uc
-from tests.models.builders import batch, build
+from tests.models.builders import batch
 from tests.models.modules import build as build_plain
 from tests.models.modules import first
 from tests.models.two_processes import CHECKPOINTING, KINDS, READINGS, converted

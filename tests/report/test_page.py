@@ -8,10 +8,13 @@ from html import unescape
 import altair as alt
 import pandas as pd
 import pytest
+import torch
 
 import uncollapse as uc
 from tests.report.diagnoses import HOSTILE, diagnosis
 from uncollapse.diagnosis.pages import content_of
+from uncollapse.diagnosis.thresholds import SATURATED_GAP
+from uncollapse.diagnosis.usual import quantiles
 from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
 from uncollapse.report.diagnosis_page import strip
 from uncollapse.report.final_strip import FinalValues, final_strip
@@ -177,3 +180,25 @@ def test_tables_keep_their_values_to_four_digits(tmp_path):
     column = rows[0].index("entropy_mean")
     shown = pd.Series([float(row[column]) for row in rows[1:]])
     assert (shown / report.heads["entropy_mean"] - 1).abs().max() < 5e-4  # four digits
+
+
+def test_thresholds_and_what_is_usual_are_drawn_in_the_charts(tmp_path):
+    html = diagnosis().to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    charts = data(html, "charts")
+    rules = [layer for layer in charts["gap-points"]["layer"] if layer["mark"]["type"] == "rule"]
+    assert [rule["encoding"]["y"]["datum"] for rule in rules] == [SATURATED_GAP, quantiles()["gap_mean"]["0.95"]]
+    words = [layer["mark"]["text"] for layer in charts["gap-points"]["layer"] if layer["mark"]["type"] == "text"]
+    assert words[0] == "saturated: 21"
+    assert re.fullmatch(r"95 % of healthy heads are below [\d.]+", words[1])
+    assert any(layer["mark"]["type"] == "rule" for layer in charts["similarity-violins"]["layer"])
+    no_heads = uc.Observer("tokens only")
+    with no_heads:
+        no_heads.tokens(1, torch.randn(2, 8, 4))
+    assert "gap-points" not in data(no_heads.diagnosis.to_html(tmp_path / "two.html").read_text(), "charts")
+
+
+def test_a_sample_that_cannot_be_read_is_red(tmp_path):
+    report = diagnosis()
+    report.info |= {"loss": 9.0, "guessing": 6.0}
+    html = report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r'class="verdict collapse"><p><b>▲ The model cannot read this sample</b>', html)

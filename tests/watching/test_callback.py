@@ -7,6 +7,8 @@ import torch
 import transformers as hf
 
 import uncollapse as uc
+from uncollapse.diagnosis import Verdict
+from uncollapse.watching.course import Course
 
 
 def data():
@@ -83,6 +85,26 @@ def test_numbers_go_where_the_trainer_reports(tmp_path, monkeypatch):
         tmp_path, uc.DiagnoseCallback({"input_ids": data()[:4]}, every=2), lambda step: 1e-3, 2, report_to="tensorboard"
     )
     assert any("diagnose/layer_01/entropy_min" in logs for step, logs in seen if step == 2)
+
+
+def told(course, *measurements):
+    alarm = Verdict("rank collapse", "Layer 1: rank collapse.")
+    return [course.news(10 * n, [alarm] if found else []) for n, found in enumerate(measurements, start=1)]
+
+
+def test_what_passes_is_not_told_and_what_lasts_is_with_recovery_and_relapse():
+    assert told(Course(3), True, True, False, True, True) == [[]] * 5
+    news = [s for said in told(Course(3), *[True] * 4, *[False] * 4, *[True] * 3) for s in said]
+    assert news == [
+        "step 30: Layer 1: rank collapse. (since step 10)",
+        "step 70: recovered from the rank collapse told before, since step 50.",
+        "step 110: relapse: Layer 1: rank collapse. (since step 90)",
+    ]
+
+
+def test_nan_is_told_at_once():
+    course = Course(3)
+    assert course.news(5, [Verdict("not finite", "Layer 2: NaN.")]) == ["step 5: Layer 2: NaN."]
 
 
 def test_every_must_be_positive():

@@ -8,15 +8,19 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from uncollapse.files import printable
 
 from .command import Command, UserError, option
 from .output import output_folder
+from .page import saved_diagnosis
 from .python_model import is_python_model, load_python_model
 
-COLLAPSED = 3  # exit code of --fail-on collapse
+if TYPE_CHECKING:
+    from uncollapse.diagnosis import Diagnosis
+
+COLLAPSED, NOT_MEASURED, UNREADABLE, WORSE = 3, 4, 5, 6  # exit codes; 2 is that of a wrong argument
 
 
 @dataclass(frozen=True)
@@ -32,23 +36,37 @@ class DiagnoseOptions:
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
     trust_remote_code: bool = option(False, "run the code that comes with the model; read it first")
-    sequences: int = option(16, "number of sequences or images, with --data")
-    length: int = option(256, "tokens in each sequence, with --data")
+    sequences: int = option(16, "number of sequences or images")
+    length: int = option(256, "tokens in each sequence")
+    batch_size: int = option(1, "sequences that run at once")
+    device: str = option("cpu", "where the model runs: cpu, cuda, mps")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(None, "of the weights; without it, as saved")
     out: Path | None = option(None, "folder for tables, page and saved diagnosis (default: uncollapse-diagnosis-NAME)")
     json: bool = option(False, "print verdicts and tables as JSON, and write no files unless --out is given")
-    fail_on: Literal["collapse"] | None = option(None, f"collapse: exit with {COLLAPSED} if there is one")
+    baseline: Path | None = option(None, "saved diagnosis of an earlier model: say what got worse, by head")
+    fail_on: Literal["collapse", "worse"] | None = option(
+        None,
+        f"exit with {COLLAPSED} if there is a collapse, {NOT_MEASURED} if something was not measured, and with "
+        f"'worse' also {WORSE} if a head is worse than in --baseline",
+    )
     force: bool = option(False, "replace the files of an earlier diagnosis")
 
 
 def run(settings: DiagnoseOptions) -> int:
     """Load, measure, print, write."""
-    if settings.sequences < 1 or settings.length < 2:
+    from uncollapse.diagnosis.baseline import worse
+
+    if settings.sequences < 1 or settings.length < 2 or settings.batch_size < 1:
         raise UserError(
-            f"--sequences must be at least 1 and --length 2, got {settings.sequences} and {settings.length}."
+            f"--sequences must be at least 1 and --length 2 and --batch_size 1, got {settings.sequences}, "
+            f"{settings.length} and {settings.batch_size}."
         )
     out = settings.out
     if out is None and not settings.json:
-        out = Path(f"uncollapse-diagnosis-{Path(settings.model).name.replace(':', '-')}")
+        out = Path(f"uncollapse-diagnosis-{Path(settings.model).resolve().name.replace(':', '-')}")
+    old = None if settings.baseline is None else _baseline(settings.baseline)
+    if settings.fail_on == "worse" and old is None:
+        raise UserError("--fail-on worse needs --baseline, a saved diagnosis of an earlier model.")
     if out is None:
         report = _measure(settings)
     else:
@@ -58,11 +76,42 @@ def run(settings: DiagnoseOptions) -> int:
                 table.to_csv(folder / f"{name}.csv", index=False)
             report.save(folder / "diagnosis")
             report.to_html(folder / "report.html")
-    print(json.dumps(_as_json(report), indent=1, allow_nan=False) if settings.json else printable(str(report)))
+    changes = [] if old is None else worse(report, old)
+    if settings.json:
+        print(json.dumps(_as_json(report) | {"worse": changes}, indent=1, allow_nan=False))
+    else:
+        print(printable(str(report)))
+    if old is not None and not settings.json:
+        told = [f"- {sentence}" for sentence in changes] or ["- nothing, beyond the noise of the samples"]
+        print(printable("\n".join([f"\nWorse than {old.info.get('model', 'before')}:", *told])))
     if out is not None:
         print(f"\npage: {out / 'report.html'} (tables as CSV and the saved diagnosis beside it)", file=sys.stderr)
-    collapsed = any(verdict.is_collapse for verdict in report.verdicts)
-    return COLLAPSED if settings.fail_on == "collapse" and collapsed else 0
+    return _exit_code(settings, report, changes)
+
+
+def _baseline(path: Path) -> Diagnosis:
+    from uncollapse.diagnosis import Diagnosis
+
+    folder = saved_diagnosis(path)
+    if folder is None:
+        raise UserError(
+            f"{path} holds no saved diagnosis (diagnosis.json); give a folder that uncollapse diagnose wrote before."
+        )
+    return Diagnosis.load(folder)
+
+
+def _exit_code(settings: DiagnoseOptions, report: Diagnosis, changes: list[str]) -> int:
+    """What scripts are told; a sample that the model cannot read makes every other answer worthless."""
+    kinds = [verdict.kind for verdict in report.verdicts]
+    if "unreadable sample" in kinds:
+        return UNREADABLE
+    if settings.fail_on is None:
+        return 0
+    if any(verdict.is_collapse for verdict in report.verdicts):
+        return COLLAPSED
+    if settings.fail_on == "worse" and changes:
+        return WORSE
+    return NOT_MEASURED if "not measured" in kinds else 0
 
 
 def _measure_python_model(settings: DiagnoseOptions) -> Any:
@@ -81,32 +130,40 @@ def _measure(settings: DiagnoseOptions) -> Any:
         raise UserError("--example goes with a model that is named as FILE.py:build.")
     from transformers.utils.logging import disable_progress_bar
 
-    from uncollapse.data.batches import load_batches
-    from uncollapse.diagnosis import diagnose
+    from uncollapse.diagnosis.model_pass import measure
+    from uncollapse.diagnosis.sample import joined
 
     for library in ("transformers", "huggingface_hub"):  # their messages would repeat our own sentence
         logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = load_model(settings.model, settings.architecture, settings.trust_remote_code)
-    batches = None
-    if settings.data is not None:
-        batches = load_batches(model, settings.data, settings.tokenizer, settings.sequences, settings.length)
-    elif settings.tokenizer is not None:
-        raise UserError("--tokenizer goes with --data.")
+    model = load_model(settings.model, settings.architecture, settings.trust_remote_code, settings.dtype)
     try:
-        report = diagnose(model, batches)
+        model = model.to(settings.device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {settings.device} cannot be used: {' '.join(str(error).split())[:200]}") from error
+    sample = _sample(model, settings)
+    sample.batches = joined(sample.batches, settings.batch_size)
+    try:
+        return measure(model, sample)
     except (OSError, ValueError):
         raise
     except Exception as error:  # of the model's own code: a config may describe a model that can be built but not run
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{settings.model} cannot be run: {type(error).__name__}: {reason}") from error
-    if settings.data is not None:
-        report.info["sample"] = settings.data
-    return report
 
 
-def load_model(name: str, architecture: str | None, trust_remote_code: bool) -> Any:
+def _sample(model: Any, settings: DiagnoseOptions) -> Any:
+    from uncollapse.data.batches import load_batches
+    from uncollapse.diagnosis.sample import Sample, sample_for
+
+    if settings.data is None:
+        return sample_for(model, settings.tokenizer, settings.sequences, settings.length)
+    batches = load_batches(model, settings.data, settings.tokenizer, settings.sequences, settings.length)
+    return Sample(batches, Path(settings.data).name, checked=True)
+
+
+def load_model(name: str, architecture: str | None, trust_remote_code: bool, dtype: str | None = None) -> Any:
     """The model in a folder, in a run folder's `model`, or on the hub."""
     import transformers
 
@@ -125,7 +182,7 @@ def load_model(name: str, architecture: str | None, trust_remote_code: bool) -> 
     where = str(path) if path.is_dir() else name
     try:
         with warnings.catch_warnings(record=True) as said:
-            model = from_pretrained(where, auto_class, trust_remote_code=trust_remote_code)
+            model = from_pretrained(where, auto_class, trust_remote_code=trust_remote_code, dtype=dtype or "auto")
     except (OSError, ValueError) as error:
         raise UserError(_why_not_loaded(name, path, str(error))) from error
     for warning in said:

@@ -15,6 +15,7 @@ from uncollapse.extras import require
 from uncollapse.files import json_object
 
 from .arrays import read_arrays
+from .readers import Reader, find_reader
 from .text import read_text
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def load_batches(
 def _from_text(
     model: PreTrainedModel, text: str, source: str, tokenizer: str | None, sequences: int, length: int
 ) -> list[dict[str, Tensor]]:
-    encode = _tokenizer(model, tokenizer)
+    reader = _reader(model, tokenizer)
     length = _at_most(model, length)
-    ids = encode(text[: 12 * sequences * length], add_special_tokens=False)["input_ids"]  # a token is rarely longer
+    ids = reader.ids(text[: 12 * sequences * length], False)  # a token is rarely longer
     pieces = [ids[start : start + length] for start in range(0, len(ids), length)][:sequences]
     pieces = [piece for piece in pieces if len(piece) >= 2]
     if not pieces:
@@ -65,15 +66,15 @@ def _from_rows(
     length: int,
 ) -> list[dict[str, Tensor]]:
     batches: list[dict[str, Tensor]] = []
-    encode = None
+    reader = None
     length = _at_most(model, length)
     for row in rows:
         if isinstance(row.get("input_ids"), Sequence):
             ids = row["input_ids"][:length]
         elif isinstance(row.get("text"), str):
-            encode = encode or _tokenizer(model, tokenizer)
+            reader = reader or _reader(model, tokenizer)
             text = row["text"].encode("utf-8", "replace").decode()  # JSON can hold half a character, tokenizers cannot
-            ids = encode(text, truncation=True, max_length=length)["input_ids"]
+            ids = reader.ids(text, True)[:length]
         elif any(key in row for key in ("image", "img")):
             batches.append(_image(model, row["image"] if "image" in row else row["img"], source))
             continue
@@ -150,14 +151,12 @@ def _check_input(model: PreTrainedModel, name: str, source: str) -> None:
         raise ValueError(f"{source} holds {name}, and {type(model).__name__} takes {model.main_input_name}.")
 
 
-def _tokenizer(model: PreTrainedModel, name: str | None) -> Any:
-    from .tokenizers import read_tokenizer
-
+def _reader(model: PreTrainedModel, name: str | None) -> Reader:
     where = name or model.name_or_path
-    try:
-        return read_tokenizer(where or "")
-    except Exception:  # the hub, the parsers and the optional packages raise many kinds
-        raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.") from None
+    reader = find_reader(where) if where else None
+    if reader is None:
+        raise ValueError(f"no tokenizer was found at {where or 'the model'}; give one with --tokenizer.")
+    return reader
 
 
 def _dataset(name: str, sequences: int) -> Iterable[dict[str, Any]]:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from uncollapse.extras import require
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-SEQUENCES, LENGTH = 8, 256
 
 
 def embedded_topics() -> list[str]:
@@ -67,38 +60,3 @@ def embedded_images(count: int, size: tuple[int, int]) -> Tensor:
         crop = photo[:, :, left : left + photo.shape[1]]
         crops.append(functional.interpolate(crop[None], size, mode="bilinear", antialias=True)[0])
     return torch.stack(crops)
-
-
-def sample_for(model: PreTrainedModel) -> tuple[list[dict[str, Tensor]], str]:
-    """Batches that fit the model, and a phrase that names them."""
-    config = model.config
-    if model.main_input_name == "pixel_values":
-        size = config.image_size if isinstance(config.image_size, list | tuple) else (config.image_size,) * 2
-        images = embedded_images(SEQUENCES, tuple(size))
-        batches = [{"pixel_values": image[None]} for image in images]
-        return batches, f"{SEQUENCES} crops of scikit-learn's two photographs"
-    if model.main_input_name != "input_ids":
-        raise ValueError(
-            f"{type(model).__name__} takes {model.main_input_name}, for which there is no embedded sample; "
-            "give batches."
-        )
-    length = min(LENGTH, getattr(config, "max_position_embeddings", None) or LENGTH)
-    ids, how = _token_ids(model)
-    rows = spread(ids, SEQUENCES, length)
-    return [{"input_ids": row[None]} for row in rows], f"{SEQUENCES} x {length} tokens of Python's help texts ({how})"
-
-
-def _token_ids(model: PreTrainedModel) -> tuple[Tensor, str]:
-    """The embedded text with the model's own tokenizer, or byte by byte if it has none."""
-    from .tokenizers import read_tokenizer
-
-    vocabulary = model.config.vocab_size
-    if model.name_or_path:
-        try:
-            tokenizer = read_tokenizer(model.name_or_path)
-            ids = torch.tensor(tokenizer(embedded_text()[:60_000], add_special_tokens=False)["input_ids"])
-            if len(ids) > LENGTH and int(ids.max()) < vocabulary:
-                return ids, "its own tokenizer"
-        except Exception:  # the hub, the parsers and the optional packages raise many kinds
-            pass  # no usable tokenizer beside the weights; the report says that bytes were used
-    return embedded_bytes(1, 60_000)[0] % vocabulary, "bytes as token ids: no tokenizer was found with the model"

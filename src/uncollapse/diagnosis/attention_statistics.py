@@ -18,6 +18,8 @@ TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache betwe
 ENTROPY_WIDTH = 0.1  # nats, of a bin of the entropy histogram
 ENTROPY_BINS = 140  # up to e^14 = 1.2 million visible keys
 POSITION_BINS = 64
+GROUPS = 16  # sequences are pooled in so many groups, which are what a bootstrap draws from: memory stays bounded
+GROUP_SUMS = ("rows", "entropy_normalised", "gap_mean", "sequences", "sink_strongest")  # of a head in a group
 HIDING = -1e4  # an added mask at or below this hides a key: exp(-1e4) is 0 in every dtype; -1e4 and -1e9 are in use
 
 
@@ -77,12 +79,23 @@ def rows_of(mask: Tensor, start: int, stop: int, keys: int) -> Tensor:
     return mask if mask.shape[-1] == 1 else mask[..., :keys]
 
 
+class _OfSequences:
+    """What one batch of attention gives, by sequence and head, while its tiles are read."""
+
+    def __init__(self, shape: tuple[int, int, int, int], real: Tensor | None) -> None:
+        batch, heads, _, keys = shape
+        self.received = torch.zeros(batch, heads, keys)  # weight that each key gets, summed over rows
+        self.rows, self.normalised, self.gaps = torch.zeros(3, batch, heads, dtype=torch.float64)
+        self.mixing = MixingSums(shape, real)
+
+
 class AttentionStatistics:
     """Sums over query rows for every head of one layer; memory does not grow with the number of rows."""
 
     def __init__(self, heads: int, query: int = -1) -> None:
         self.query = query  # which real query position `rho` is of
         self.broken = False
+        self.from_weights = False  # then scores are known up to a constant of the row: their size means nothing
         self.rows = torch.zeros(heads, dtype=torch.float64)  # with at least two visible keys, padding left out
         self.sums = torch.zeros(4, heads, dtype=torch.float64)  # entropy, normalised, without first, weight on first
         self.entropy_min = torch.full((heads,), math.inf)
@@ -90,39 +103,38 @@ class AttentionStatistics:
         self.strongest = torch.zeros(2, heads, dtype=torch.float64)  # largest mean weight of a key; sequences
         self.mixing = torch.zeros(2, heads, dtype=torch.float64)  # bounds of sequences, summed; sequences
         self.logit_max = torch.full((heads,), -math.inf)
+        self.gap_max = torch.full((heads,), -math.inf)
+        self.spread_max = torch.full((heads,), -math.inf)
+        self.sequences = 0
+        self.groups = torch.zeros(GROUPS, heads, len(GROUP_SUMS), dtype=torch.float64)
         self.logit_count = torch.zeros(heads, dtype=torch.float64)
         self.logit_sums = torch.zeros(2, heads, dtype=torch.float64)  # of scores, of their squares
         self.propagated = torch.zeros(heads, POSITION_BINS, dtype=torch.float64)
         self.positions = torch.zeros(heads, POSITION_BINS, dtype=torch.float64)
 
     @torch.no_grad()
-    def add(self, source: ScoreSource, masking: Masking) -> None:
-        """Add the attention of a batch."""
+    def add(self, source: ScoreSource, masking: Masking, parts: int = 1) -> None:
+        """Add the attention of a batch; `parts`: entries of the batch that are windows of one and the same sequence."""
         batch, heads, queries, keys = source.shape
-        rows = max(1, TILE_ENTRIES // (batch * heads * keys))
-        received = torch.zeros(batch, heads, keys)
-        counted = torch.zeros(batch, heads)
-        mixing = MixingSums(source.shape, masking.real)
+        rows = max(2, TILE_ENTRIES // (batch * heads * keys))  # one causal row alone has no second key
+        seen = _OfSequences(source.shape, masking.real)
         for start in range(0, queries, rows):
             stop = min(start + rows, queries)
-            self._add_tile(source, masking, start, stop, received, counted, mixing)
-        strongest = received.amax(dim=-1) / counted.clamp(min=1)  # 0 where no row counted
-        self.strongest += torch.stack([strongest.double().sum(dim=0), (counted > 0).double().sum(dim=0)])
-        bounds = mixing.bounds().double()
+            self._add_tile(source, masking, start, stop, seen)
+        group = (self.sequences + torch.arange(batch) // parts) % GROUPS
+        self.sequences += batch // parts
+        strongest = seen.received.amax(dim=-1).double() / seen.rows.clamp(min=1)  # 0 where no row counted
+        some = (seen.rows > 0).double()
+        self.strongest += torch.stack([strongest.sum(dim=0), some.sum(dim=0)])
+        bounds = seen.mixing.bounds().double()
         self.mixing += torch.stack([bounds.nansum(dim=0), (~bounds.isnan()).double().sum(dim=0)])
+        self.groups.index_add_(0, group, torch.stack([seen.rows, seen.normalised, seen.gaps, some, strongest], dim=-1))
         self._add_propagation(source, masking)
 
-    def _add_tile(
-        self,
-        source: ScoreSource,
-        masking: Masking,
-        start: int,
-        stop: int,
-        received: Tensor,
-        counted: Tensor,
-        mixing: MixingSums,
-    ) -> None:
+    def _add_tile(self, source: ScoreSource, masking: Masking, start: int, stop: int, seen: _OfSequences) -> None:
         keys = stop if masking.is_causal else source.shape[3]
+        if keys < 2:
+            return  # no row has anything to choose from
         scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
         if masking.bias is not None:
             scores += rows_of(masking.bias, start, stop, keys)
@@ -143,22 +155,32 @@ class AttentionStatistics:
         first = masking.first_visible(start, stop, keys, device).expand(shape)
         row = row_statistics(scores, first)
 
-        def pooled(values: Tensor) -> Tensor:  # (B, H, rows) -> (H,)
-            return values.where(valid, 0.0).cpu().double().sum(dim=(0, 2))  # in float64, which not every device has
+        def by_sequence(values: Tensor) -> Tensor:  # (B, H, rows) -> (B, H)
+            return values.where(valid, 0.0).cpu().double().sum(dim=2)  # in float64, which not every device has
 
-        normalised = row.entropy / count.clamp(min=2).log()
-        self.sums += torch.stack([pooled(v) for v in (row.entropy, normalised, row.entropy_no_first, row.first)])
-        self.rows += pooled(torch.ones_like(count))
-        self.logit_count += pooled(count)
-        self.logit_sums += torch.stack([pooled(sums), pooled(squares)])
+        def largest(values: Tensor) -> Tensor:  # (B, H, rows) -> (H,)
+            return values.where(valid, -math.inf).amax(dim=(0, 2)).cpu()
+
+        normalised = by_sequence(row.entropy / count.clamp(min=2).log())
+        others = (by_sequence(v).sum(dim=0) for v in (row.entropy, row.entropy_no_first, row.first))
+        entropy, no_first, first_weight = others
+        self.sums += torch.stack([entropy, normalised.sum(dim=0), no_first, first_weight])
+        rows = by_sequence(torch.ones_like(count))
+        self.rows += rows.sum(dim=0)
+        self.logit_count += by_sequence(count).sum(dim=0)
+        self.logit_sums += torch.stack([by_sequence(sums).sum(dim=0), by_sequence(squares).sum(dim=0)])
         self.entropy_min = torch.minimum(self.entropy_min, row.entropy.where(valid, math.inf).amin(dim=(0, 2)).cpu())
-        self.logit_max = torch.maximum(self.logit_max, row.largest_score.where(valid, -math.inf).amax(dim=(0, 2)).cpu())
+        self.logit_max = torch.maximum(self.logit_max, largest(row.largest_score))
+        self.gap_max = torch.maximum(self.gap_max, largest(row.gap))
+        self.spread_max = torch.maximum(self.spread_max, largest(row.largest_score - sums / count.clamp(min=1)))
         self._count_entropies(row.entropy, valid)
         shares = torch.stack([(1.0 / row.normaliser).where(of, 0.0) for of in (valid, usable)], dim=-2)
         columns = shares @ row.exponentials  # (B, H, 2, keys)
-        received[..., :keys] += columns[..., 0, :].cpu()
-        counted += valid.sum(dim=-1).float().cpu()
-        mixing.add(row, columns[..., 1, :], usable, start)
+        seen.received[..., :keys] += columns[..., 0, :].cpu()
+        seen.mixing.add(row, columns[..., 1, :], usable, start)
+        seen.rows += rows
+        seen.normalised += normalised
+        seen.gaps += by_sequence(row.gap)
 
     def _count_entropies(self, entropies: Tensor, valid: Tensor) -> None:
         heads = entropies.shape[1]
@@ -221,7 +243,10 @@ class AttentionStatistics:
             "sink": means[3],
             "sink_strongest": self.strongest[0] / self.strongest[1],
             "mixing_bound": self.mixing[0] / self.mixing[1],
-            "logit_max": self.logit_max.double().where(seen, math.nan),
+            "logit_max": self.logit_max.double().where(seen & (not self.from_weights), math.nan),
+            "gap_mean": (self.groups[..., 2].sum(dim=0) / self.rows).where(seen, math.nan),
+            "gap_max": self.gap_max.double().where(seen, math.nan),
+            "spread_max": self.spread_max.double().where(seen, math.nan),
             "logit_std": (mean_square - mean_logit.square()).clamp(min=0.0).sqrt(),
             "propagation_mean": self.propagated.sum(-1) / self.positions.sum(-1),
             "localisation": torch.stack(localised).double(),

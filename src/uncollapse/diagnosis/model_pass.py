@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from uncollapse.data.sample import sample_for
-from uncollapse.models.convert import find_transformers_model
+from uncollapse.models.convert import find_transformers_model, from_pretrained
 from uncollapse.models.offload import execution_device
 from uncollapse.models.plain import Paths, RunBatch, conversion_of
 
@@ -22,11 +23,13 @@ from .result import Diagnosis
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from .sample import Sample
+
 Batch = Mapping[str, Tensor]
 
 
 def diagnose(
-    model: nn.Module,
+    model: nn.Module | str | os.PathLike[str],
     batches: Any = None,
     *,
     run: RunBatch | None = None,
@@ -42,10 +45,11 @@ def diagnose(
     there, and weights that change raise one here.
 
     Args:
-        model: a transformers model or any other PyTorch module, stock or converted. It is left as found.
+        model: a transformers model or any other PyTorch module, stock or converted, which is left as found; or the
+            folder of a saved model or run, or a name on the hub, such as "gpt2".
         batches: a batch or an iterable of batches. A batch is a dict (keywords), a tuple (positions) or a tensor (one
-            argument); transformers models take dicts. None takes a sample that comes with the package, named in the
-            report, for a transformers model.
+            argument); transformers models take dicts. None takes a sample that the model can read, named in the report,
+            for a transformers model.
         run: run(model, batch) in place of calling the module with the batch, for loaders that give labels as well.
         layers: the attention modules of a plain module to measure, where others than the ones found are meant: paths,
             or a pattern such as "blocks.*.attn".
@@ -61,6 +65,8 @@ def diagnose(
     >>> report.layers["layer"].tolist(), len(report.heads)
     ([1, 2], 4)
     """
+    if not isinstance(model, nn.Module):
+        model = _loaded(model)
     inner = find_transformers_model(model)
     if inner is None or conversion_of(model) is not None or run is not None or layers is not None or blocks is not None:
         from .plain import diagnose_plain
@@ -68,25 +74,64 @@ def diagnose(
         return diagnose_plain(
             model, batches, run, layers, blocks, Observer(type(model).__name__, decompositions, query), progress
         )
-    from .huggingface import explain_gaps, measure_weights, observed, read_coefficients
+    from .sample import Sample, sample_for
 
-    name = inner.name_or_path or type(inner).__name__
-    if not any(parameter.is_floating_point() for parameter in inner.parameters()):
-        dtype = next((parameter.dtype for parameter in inner.parameters()), "nothing")
+    sample = sample_for(inner) if batches is None else Sample(batches)
+    return measure(inner, sample, progress=progress, decompositions=decompositions, query=query)
+
+
+def measure(
+    model: PreTrainedModel, sample: Sample, *, progress: bool = True, decompositions: int = 1, query: int = -1
+) -> Diagnosis:
+    """Diagnose a transformers model with a sample."""
+    from .huggingface import explain_gaps, measure_settings, measure_weights, observed, read_coefficients
+    from .sample import Loss
+
+    name = display_name(model)
+    if not any(parameter.is_floating_point() for parameter in model.parameters()):
+        dtype = next((parameter.dtype for parameter in model.parameters()), "nothing")
         raise ValueError(f"the weights of {name} are stored as {dtype}; dequantise the model first.")
-    execution_device(inner)  # weights without values are refused now, not at the end
+    execution_device(model)  # weights without values are refused now, not at the end
+    loss, quiet = Loss(), not (progress and sys.stderr.isatty())
+    causal = model.can_generate() and not model.config.is_encoder_decoder
     with Observer(name, decompositions, query) as observer:
-        if batches is None:
-            batches, observer.sample = sample_for(inner)
-        with exclusive(inner), torch.no_grad():
-            measure_weights(inner, observer)
-            read_coefficients(inner, observer)
-            with observed(inner, observer) as forward:
-                quiet = not (progress and sys.stderr.isatty())
-                for batch in tqdm(_checked(batches, inner), desc="diagnose", unit="batch", disable=quiet):
-                    forward(batch)
-        explain_gaps(inner, observer)
+        observer.sample = sample.name
+        with exclusive(model), torch.no_grad():
+            measure_weights(model, observer)
+            measure_settings(model, observer)
+            read_coefficients(model, observer)
+            on_output = loss.add_next if sample.checked and causal else _ignore
+            with observed(model, observer, on_output) as run:
+                for batch in tqdm(_checked(sample.batches, model), desc="diagnose", unit="batch", disable=quiet):
+                    run(batch)
+            if sample.mask_id is not None and type(model).__name__.endswith("ForMaskedLM"):
+                for batch in _checked(sample.batches, model):
+                    loss.add_masked(model, batch, sample.mask_id)
+        explain_gaps(model, observer)
+    observer.diagnosis.info.update(loss.info(getattr(model.config.get_text_config(), "vocab_size", 0)))
     return observer.diagnosis
+
+
+def _ignore(_batch: Batch, _output: object) -> None:
+    """Where no loss is asked for."""
+
+
+def _loaded(name: str | os.PathLike[str]) -> nn.Module:
+    """The model in a folder, in a run folder's `model`, or on the hub."""
+    inside = Path(name) / "model"
+    return from_pretrained(inside if (inside / "config.json").is_file() else name)
+
+
+def display_name(model: PreTrainedModel) -> str:
+    """The model's name without the folders above it, which say where somebody's files lie."""
+    path = Path(model.name_or_path or type(model).__name__)
+    cached = [part for part in path.parts if part.startswith("models--")]  # as the hub's cache names its folders
+    if cached:
+        return cached[-1].removeprefix("models--").replace("--", "/")
+    if not path.is_absolute() and not path.is_dir():
+        return str(path)
+    path = path.resolve()
+    return path.parent.name if path.name == "model" else path.name
 
 
 def _checked(batches: Batch | Iterable[Batch], model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:

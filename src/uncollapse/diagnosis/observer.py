@@ -10,9 +10,10 @@ from torch import Tensor
 
 from uncollapse.metrics import Spectrum, qk_spectrum
 
+from . import attention_statistics, token_statistics
 from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics, Masking
 from .result import Diagnosis
-from .scores import QueryKeyScores, ScoreSource
+from .scores import QueryKeyScores, ScoreSource, WeightScores
 from .token_statistics import TokenStatistics
 
 
@@ -42,7 +43,10 @@ class Observer:
         self.spectra: dict[int, Spectrum] = {}
         self.inherited: dict[int, Tensor] = {}  # layer -> learned weight of the inherited scores, by head
         self.visible: dict[int, float] = {}  # layer -> learned weight of the visible skip
-        self.missing: dict[str, str] = {}  # metric -> why it could not be measured
+        self.missing: dict[str, str] = {}  # what could not be measured -> why; the first verdict names it
+        self.stacks: dict[str, list[int]] = {}  # where a model has several lists of blocks: name -> numbers of layers
+        self.dead: dict[str, list[int]] = {}  # weights that are all zero -> layers; an embedding has none
+        self.settings: dict[str, object] = {}  # what is set that bears on a collapse, such as alpha or qk_norm
         self.notes: list[str] = []
         self.names: dict[int, str] = {}  # layer -> path of its attention module, where the report is to show it
         self.sample = "data given by the caller"
@@ -73,7 +77,7 @@ class Observer:
         if layer not in self.token_statistics:
             self.token_statistics[layer] = TokenStatistics(self.decompositions)
         self.token_statistics[layer].add(x, real)
-        if layer == 1:
+        if layer == min(self.token_statistics):
             self.token_count += int(x.shape[0] * x.shape[1] if real is None else real.sum())
 
     def attention(
@@ -102,11 +106,33 @@ class Observer:
             raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}.")
         self.scores(layer, QueryKeyScores(q, k, scale), Masking.of(attn_mask, is_causal, real))
 
-    def scores(self, layer: int, source: ScoreSource, masking: Masking) -> None:
-        """Add a layer's scores."""
+    def attention_weights(
+        self,
+        layer: int,
+        weights: Tensor,
+        visible: Tensor | None = None,
+        is_causal: bool = False,
+        real: Tensor | None = None,
+        parts: int = 1,
+    ) -> None:
+        """Add a layer's attention weights (B, H, Q, K), where its scores cannot be had; `logit_max` is then unknown.
+
+        Rows that sum to less than one have a learned sink, which counts as one more key.
+        """
+        source = WeightScores(weights)
+        queries, keys = weights.shape[2:]
+        if is_causal:
+            visible = torch.ones(queries, keys, dtype=torch.bool, device=weights.device).tril(keys - queries)
+        if source.has_rest and visible is not None:
+            visible = torch.nn.functional.pad(visible.expand(*visible.shape[:-1], keys), (0, 1), value=True)
+        self.scores(layer, source, Masking(visible=visible, real=real), parts)
+        self.attention_statistics[layer].from_weights = True
+
+    def scores(self, layer: int, source: ScoreSource, masking: Masking, parts: int = 1) -> None:
+        """Add a layer's scores; `parts`: entries of the batch that are windows of one and the same sequence."""
         if layer not in self.attention_statistics:
             self.attention_statistics[layer] = AttentionStatistics(source.shape[1], self.query)
-        self.attention_statistics[layer].add(source, masking)
+        self.attention_statistics[layer].add(source, masking, parts)
 
     def weights(self, layer: int, query: Tensor, key: Tensor, scale: float) -> None:
         """Add a layer's W_Q and W_K (H, D, M), one matrix per head, and the scale of its scores."""
@@ -129,6 +155,9 @@ class Observer:
             "sequences": max((s.sequences for s in self.token_statistics.values()), default=0),
             "tokens": self.token_count,
             "propagation_query": self.query,
+            "stacks": dict(self.stacks),
+            "dead": dict(self.dead),
+            "settings": dict(self.settings),
         }
         broken = [n for n, s in self.token_statistics.items() if s.broken]
         broken += [n for n, s in self.attention_statistics.items() if s.broken]
@@ -139,11 +168,42 @@ class Observer:
             histograms={"cosine": self._cosine_histogram(), "entropy": self._entropy_histogram()},
             propagation=self._propagation(),
             eigenvalues=self._eigenvalues(),
+            layer_groups=self._layer_groups(),
+            head_groups=self._head_groups(),
             info=info,
-            missing=dict(self.missing),
+            missing=self._missing(),
             notes=list(self.notes),
             not_finite=min(broken) if broken else None,
         )
+
+    def _missing(self) -> dict[str, str]:
+        missing = dict(self.missing)
+        if not self.attention_statistics and not any(what.startswith("attention") for what in missing):
+            missing["attention"] = "no queries and keys were seen."
+        if not self.token_statistics:
+            missing.setdefault("tokens", "no output of a layer was seen.")
+        return missing
+
+    def _layer_groups(self) -> pd.DataFrame:
+        names = token_statistics.GROUP_SUMS
+        rows = [
+            (layer, group, *sums)
+            for layer, statistics in sorted(self.token_statistics.items())
+            for group, sums in enumerate(statistics.groups.tolist())
+            if sums[0] > 0
+        ]
+        return pd.DataFrame(rows, columns=["layer", "group", *names])
+
+    def _head_groups(self) -> pd.DataFrame:
+        names = attention_statistics.GROUP_SUMS
+        rows = [
+            (layer, head, group, *sums)
+            for layer, statistics in sorted(self.attention_statistics.items())
+            for group, heads in enumerate(statistics.groups.tolist())
+            for head, sums in enumerate(heads, start=1)
+            if sums[0] > 0
+        ]
+        return pd.DataFrame(rows, columns=["layer", "head", "group", *names])
 
     def _layers(self, heads: pd.DataFrame) -> pd.DataFrame:
         rows = [{"layer": n, **s.row()} for n, s in sorted(self.token_statistics.items())]
@@ -159,6 +219,8 @@ class Observer:
                 "sink": by_layer["sink"].mean(),
                 "mixing_bound": by_layer["mixing_bound"].max(),
                 "logit_max": by_layer["logit_max"].max(),
+                "gap_mean": by_layer["gap_mean"].mean(),
+                "gap_max": by_layer["gap_max"].max(),
                 **({"alpha_hidden": by_layer["alpha_hidden"].mean()} if self.inherited else {}),
             }
         ).reset_index()

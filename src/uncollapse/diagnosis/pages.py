@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uncollapse.extras import require
-from uncollapse.metrics.similarity import COSINE_WIDTH
+from uncollapse.metrics.similarity import ALIGNED, COSINE_WIDTH
 from uncollapse.report.content import DiagnosisContent, Finding
 
 from .attention_statistics import ENTROPY_WIDTH
 from .summary import layer_table
+from .thresholds import SATURATED_GAP
+from .usual import quantiles
 
 if TYPE_CHECKING:
     from .result import Diagnosis
@@ -38,8 +40,14 @@ def content_of(diagnosis: Diagnosis, name: str | None = None) -> DiagnosisConten
         eigenvalues=diagnosis.eigenvalues,
         findings=[Finding(v.kind, v.sentence, v.remedy, v.layers, v.heads, v.is_collapse) for v in diagnosis.verdicts],
         missing=diagnosis.missing,
+        limits={"gap_mean": SATURATED_GAP, "cosine": ALIGNED} | _usual(),
         notes=diagnosis.notes,
     )
+
+
+def _usual() -> dict[str, float]:
+    gap = quantiles().get("gap_mean", {}).get("0.95")
+    return {} if gap is None else {"gap_usual": gap}
 
 
 def write_page(diagnosis: Diagnosis, path: str | os.PathLike[str], force: bool) -> Path:

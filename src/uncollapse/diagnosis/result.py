@@ -31,7 +31,8 @@ class Diagnosis:
 
     `layers`: one row per layer, counted from 1; `heads`: one row per head of each layer; `histograms`: cosines of token
     pairs by layer and entropies of attention rows by head; `propagation`: rho by head and relative position;
-    `eigenvalues` of W_QK by head; `missing`: what could not be measured and why; `verdicts`: what the numbers mean.
+    `eigenvalues` of W_QK by head; `layer_groups`, `head_groups`: the sums of 16 groups of sequences, from which the
+    verdicts say how sure they are; `missing`: what could not be measured and why; `verdicts`: what the numbers mean.
     """
 
     layers: pd.DataFrame
@@ -39,6 +40,8 @@ class Diagnosis:
     histograms: dict[str, pd.DataFrame]
     propagation: pd.DataFrame
     eigenvalues: pd.DataFrame
+    layer_groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # empty in what version 0.1 saved
+    head_groups: pd.DataFrame = field(default_factory=pd.DataFrame)
     info: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -59,6 +62,8 @@ class Diagnosis:
             "entropy_histogram": self.histograms["entropy"],
             "propagation": self.propagation,
             "eigenvalues": self.eigenvalues,
+            "layer_groups": self.layer_groups,
+            "head_groups": self.head_groups,
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -108,6 +113,7 @@ class Diagnosis:
                 histograms={"cosine": tables["cosine_histogram"], "entropy": tables["entropy_histogram"]},
                 propagation=tables["propagation"],
                 eigenvalues=tables["eigenvalues"],
+                **{name: tables[name] for name in ("layer_groups", "head_groups") if name in tables},
                 **{name: about[name] for name in ("info", "missing", "notes", "not_finite")},
             )
         except (KeyError, AttributeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from uncollapse.attention import HiddenState
@@ -44,3 +45,46 @@ class InheritedScores:
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         return self.state.rows(start, stop)[..., :keys].detach().float().clone()
+
+
+class CappedScores:
+    """Scores under a soft cap: cap tanh(score / cap), as Gemma-2 has it."""
+
+    def __init__(self, source: ScoreSource, cap: float) -> None:
+        self.shape, self.source, self.cap = source.shape, source, cap
+
+    def rows(self, start: int, stop: int, keys: int) -> Tensor:
+        return self.source.rows(start, stop, keys).div_(self.cap).tanh_().mul_(self.cap)
+
+
+class WeightScores:
+    """Scores behind attention weights (B, H, Q, K): their logarithms, which is all that a softmax keeps of them.
+
+    Where rows sum to less than one, because a learned sink took the rest, that rest is one more key behind the others.
+    A weight below float32's range counts as its smallest: gaps end at 87.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        weights = weights.detach().float()
+        rest = 1.0 - weights.sum(dim=-1, keepdim=True)
+        self.has_rest = bool((rest > REST).any())
+        self.weights = torch.cat([weights, rest.clamp(min=0.0)], dim=-1) if self.has_rest else weights
+        batch, heads, queries, keys = self.weights.shape
+        self.shape = (batch, heads, queries, keys)
+
+    def rows(self, start: int, stop: int, keys: int) -> Tensor:
+        rows = self.weights[:, :, start:stop, :keys]
+        return rows.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+REST = 1e-2  # what rounding leaves of one in bfloat16 is smaller
+
+
+def is_weights(x: object) -> bool:
+    """Whether something looks like attention weights: (B, H, Q, K), not negative, no row above one, some near one."""
+    if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point() or 0 in x.shape:
+        return False
+    if x.isnan().any():
+        return True  # what a broken layer gives; the statistics say so
+    sums = x.float().sum(dim=-1)
+    return bool((x >= 0).all() and (sums <= 1.0 + REST).all() and (sums > 0.0).any() and sums.max() > 0.5)

@@ -20,7 +20,7 @@ LAYER_COLUMNS = {
     "entropy_normalised": "entropy",
     "entropy_min": "min",
     "sink": "sink",
-    "logit_max": "max logit",
+    "gap_max": "max gap",
 }
 
 

@@ -15,6 +15,10 @@ from uncollapse.metrics import (
     stable_rank,
 )
 
+from .attention_statistics import GROUPS
+
+GROUP_SUMS = ("sequences", "residual_frobenius", "pairs", "cosine_mean", "cosine_aligned", "cosine_centred_aligned")
+
 
 class TokenStatistics:
     """Sums over sequences for one layer; memory does not grow with their number."""
@@ -28,6 +32,7 @@ class TokenStatistics:
         self.ranked = 0
         self.cosines = Cosines.empty()
         self.centred = Cosines.empty()
+        self.groups = torch.zeros(GROUPS, len(GROUP_SUMS), dtype=torch.float64)
 
     def add(self, x: Tensor, real: Tensor | None) -> None:
         """Add tokens (B, T, M); `real` (B, T) is False at padding."""
@@ -40,9 +45,9 @@ class TokenStatistics:
         if not x.isfinite().all():
             self.broken = True
             return
-        self.sequences += 1
+        frobenius, before = residual_frobenius(x).item(), self._pair_sums()
         self.sums["residual_ratio"] += residual_ratio(x).item()
-        self.sums["residual_frobenius"] += residual_frobenius(x).item()
+        self.sums["residual_frobenius"] += frobenius
         self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64).mean().item()
         self.cosines.add(x)
         self.centred.add(residual(x))
@@ -51,6 +56,15 @@ class TokenStatistics:
             self.rank_sums["stable_rank"] += stable_rank(x, singular).item()
             self.rank_sums["effective_rank"] += effective_rank(x, singular).item()
             self.ranked += 1
+        added = self._pair_sums() - before
+        self.groups[self.sequences % GROUPS] += torch.cat([torch.tensor([1.0, frobenius], dtype=torch.float64), added])
+        self.sequences += 1
+
+    def _pair_sums(self) -> Tensor:
+        """Of all pairs so far: their number, the sum of their cosines, and how many are aligned, raw and centred."""
+        raw, centred = self.cosines, self.centred
+        sums = [raw.histogram.total, raw.histogram.sum, raw.aligned, centred.aligned]
+        return torch.tensor(sums, dtype=torch.float64)
 
     def row(self) -> dict[str, float]:
         """This layer's columns of `Diagnosis.layers`."""

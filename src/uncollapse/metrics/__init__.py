@@ -1,6 +1,7 @@
 """Measures of collapse: pure functions of tensors, one definition each."""
 
 from .entropy import RowStatistics, entropy, row_statistics
+from .gap import gap
 from .histogram import Histogram
 from .mixing import mixing_bound
 from .propagation import localisation, position_bins, propagates, softmax_tangent
@@ -27,6 +28,7 @@ __all__ = [
     "cosine_pairs",
     "effective_rank",
     "entropy",
+    "gap",
     "localisation",
     "mixing_bound",
     "norm_1",

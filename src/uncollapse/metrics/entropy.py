@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .gap import largest_two
+
 HIDDEN = -1e30  # score of a masked key: its exp is 0, and 0 times it is 0, where -inf would give NaN
 _VANISHED = 1e-30  # sums of exponentials below this have lost digits
 
@@ -30,6 +32,7 @@ class RowStatistics:
     entropy_no_first: Tensor  # without the first visible key, renormalised
     first: Tensor  # weight on the first visible key
     largest_score: Tensor
+    gap: Tensor  # of the largest score to the second largest; means nothing where a row sees one key
     exponentials: Tensor  # exp(score - largest_score); divided by `normaliser`, the weights
     normaliser: Tensor
 
@@ -38,7 +41,7 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     """Entropy and sink of softmax rows, from their scores; `scores` is overwritten.
 
     Args:
-        scores: (..., K), HIDDEN where a key is masked.
+        scores: (..., K), HIDDEN where a key is masked; K is at least 2.
         first: index of the first visible key of each row, (...).
 
     >>> import torch
@@ -47,8 +50,8 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
     (tensor([4.]), tensor([3.]), tensor([0.2500]))
     """
     first = first.unsqueeze(-1)
-    largest = scores.amax(dim=-1, keepdim=True)
-    relative = scores.sub_(largest)
+    largest, second = largest_two(scores)
+    relative = scores.sub_(largest.unsqueeze(-1))
     exponentials = relative.exp()
     first_exp, first_relative = exponentials.gather(-1, first), relative.gather(-1, first)
     exponentials.scatter_(-1, first, 0.0)  # sums without the first key first: taking it off again would cancel digits
@@ -65,7 +68,8 @@ def row_statistics(scores: Tensor, first: Tensor) -> RowStatistics:
         entropy=(total.log() - product / total).clamp(min=0.0),
         entropy_no_first=rest_entropy.clamp(min=0.0),
         first=first_exp / total,
-        largest_score=largest.squeeze(-1),
+        largest_score=largest,
+        gap=largest - second,
         exponentials=exponentials,
         normaliser=total,
     )

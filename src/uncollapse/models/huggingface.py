@@ -11,12 +11,13 @@ from transformers import PreTrainedModel
 
 from . import plain
 from ._hooks import add_hooks, conversion_of, remove_hooks
-from ._interface import KEYWORD, NAME, PassScores, evaluation, is_causal_call, refuse_unknown
+from ._interface import HARMLESS, KEYWORD, NAME, PassScores, evaluation, is_causal_call, refuse_unknown
 from ._settings import CONFIG_KEY, ConversionSettings
 from ._trial import OtherRouteError, check_convertible, check_replaceable, find_layers, tiny_batch
 from .families import family_of, layers_of
 
 __all__ = [
+    "HARMLESS",
     "KEYWORD",
     "NAME",
     "PassScores",

@@ -36,6 +36,7 @@ class DiagnosisContent:
     eigenvalues: pd.DataFrame
     findings: Sequence[Finding] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)  # thresholds and what is usual, drawn in the charts
     notes: Sequence[str] = ()
 
     @property

@@ -26,7 +26,7 @@ MEASURES = {  # column: title, caption, ends of the axis
     "residual_ratio": ("Residual ratio", "1: tokens as different as can be; towards 0: all alike.", (0.0, 1.0)),
     "cosine_mean": ("Mean cosine of tokens", "1: all tokens point the same way; 0: no more than by chance.", None),
     "entropy_normalised": ("Entropy, normalised", "1: attention is even; 0: every row looks at one key.", (0.0, 1.0)),
-    "logit_max": ("Largest score", "Above 80, the softmax of float32 saturates.", None),
+    "gap_max": ("Largest gap", "Between the two largest scores of a row; large gaps pass no gradient.", None),
 }
 
 
@@ -65,10 +65,14 @@ def depth_lines(
     tooltips = [*series_tooltip(names), *tooltip(layer=integer("layer"), value=title.lower())]
     colour = series_colour(names)
     encoding = {"x": {"field": "layer", **x}, "y": y, "tooltip": tooltips, **colour}
+    widths = {"domain": dashes["domain"], "range": [5, 3.5, 2.5, 1.5]}  # so that equal lines show around each other
     line = {
-        "mark": {"type": "line", "strokeWidth": 2},
+        "mark": {"type": "line", "strokeCap": "butt"},
         "encoding": {
             **encoding,
+            "strokeWidth": {"field": "report", "type": "nominal", "scale": widths, "legend": None}
+            if len(names) > 1
+            else {"value": 2},
             "strokeDash": {"field": "report", "type": "nominal", "scale": dashes, "legend": colour["color"]["legend"]},
         },
     }

@@ -17,6 +17,7 @@ from .depth_strip import depth_strip
 from .eigenvalues import eigenvalue_plane
 from .entropy_histogram import entropy_histogram
 from .entropy_violins import HEAD_TABLE, axis_top, entropy_violins, head_violins
+from .gap_points import gap_points
 from .head_map import extents, head_map, metrics_of
 from .page import Section, about_html, bullet_list, document, menu, table_html
 from .propagation import propagation_line
@@ -35,12 +36,21 @@ def diagnosis_page(content: DiagnosisContent, table: pd.DataFrame, footer: str) 
         _section("Depth at a glance", [strip(content)]),
         _section(
             "How alike are the tokens?",
-            [similarity_violins(content.cosines, content.cosine_width, content.layers, content.depth)]
+            [
+                similarity_violins(
+                    content.cosines,
+                    content.cosine_width,
+                    content.layers,
+                    content.depth,
+                    aligned=content.limits.get("cosine"),
+                )
+            ]
             if len(content.cosines)
             else [],
             menu("tokens", "tokens", KINDS, "raw"),
         ),
         _section("How widely does attention look?", _entropy(content)),
+        _section("Does the softmax saturate?", _gaps(content)),
         _section(
             "Every head",
             [head_map(content.heads, content.depth, content.head_count, ends)] if ends else [],
@@ -138,6 +148,12 @@ def _entropy(content: DiagnosisContent) -> list[Chart]:
     ]
 
 
+def _gaps(content: DiagnosisContent) -> list[Chart]:
+    if "gap_mean" not in content.heads or "gap_mean" not in content.limits or content.heads["gap_mean"].isna().all():
+        return []
+    return [gap_points(content.heads, content.depth, content.limits)]
+
+
 def _head_charts(content: DiagnosisContent) -> list[Chart]:
     charts = []
     if len(content.eigenvalues):
@@ -160,7 +176,8 @@ def _section(
 
 
 def _tone(finding: Finding) -> str:
-    return "collapse" if finding.collapse else "healthy" if finding.kind == "healthy" else "noted"
+    red = finding.collapse or finding.kind == "unreadable sample"
+    return "collapse" if red else "healthy" if finding.kind == "healthy" else "noted"
 
 
 def _sign(finding: Finding) -> str:

@@ -24,11 +24,11 @@ def propagation_line(propagation: pd.DataFrame, names: Sequence[str]) -> Chart:
     rho = {
         "field": "rho",
         "type": "quantitative",
-        "title": "rho",
+        "title": "ρ",
         "scale": {"domain": [0, 1]},
         "axis": {"tickCount": 5},
     }
-    tooltips = [*series_tooltip(names), *tooltip(position="position", rho="rho")]
+    tooltips = [*series_tooltip(names), *tooltip(position="position", rho="ρ")]
     colour = series_colour(names)
     spec = {
         "title": {"text": {"expr": "'Propagation, layer ' + layer + ', head ' + head"}},

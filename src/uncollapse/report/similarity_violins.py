@@ -9,7 +9,8 @@ from .violin import outlines, statistics, violins
 
 COARSER = 4  # bins of the histogram that are drawn as one
 CAPTION = (
-    "A violin shows all pairs of tokens of a layer: at 1 they point the same way; a thin line there is rank collapse."
+    "A violin shows all pairs of tokens of a layer: above the dashed line they point the same way; "
+    "a thin line there is rank collapse."
 )
 KINDS = {  # value of the menu: label, explanation
     "raw": ("as they are", "cosines of the tokens that leave the block"),
@@ -18,11 +19,17 @@ KINDS = {  # value of the menu: label, explanation
 
 
 def similarity_violins(
-    cosines: pd.DataFrame, width: float, layers: pd.DataFrame, depth: int, name: str = "similarity-violins"
+    cosines: pd.DataFrame,
+    width: float,
+    layers: pd.DataFrame,
+    depth: int,
+    name: str = "similarity-violins",
+    aligned: float | None = None,
 ) -> Chart:
     """Violins by layer with mode, median and mean.
 
-    `cosines` has layer, kind, low and count, in bins of `width`; `layers` has the exact statistics of raw cosines.
+    `cosines` has layer, kind, low and count, in bins of `width`; `layers` has the exact statistics of raw cosines;
+    from `aligned` on a pair counts as aligned.
     """
     marks = statistics(cosines, ["layer", "kind"], width)
     exact = layers.set_index("layer")[["cosine_mode", "cosine_median", "cosine_mean"]]
@@ -39,6 +46,7 @@ def similarity_violins(
         title={"expr": "'Cosines of token pairs' + (tokens == 'centred' ? ', centred' : '')"},
         only=["datum.kind == tokens"],
         selected="datum.layer == layer",
+        threshold=aligned,
         layer=1,
         tokens="raw",
     )

@@ -58,6 +58,7 @@ def violins(
     title: str | dict[str, str],
     only: list[str],
     selected: str,
+    threshold: float | None = None,
     **start: object,
 ) -> Spec:
     """The specification of violins side by side.
@@ -71,6 +72,7 @@ def violins(
         title: title of the chart.
         only: conditions that select the rows to draw.
         selected: condition for the violin that is selected in the page.
+        threshold: a value at which a dashed line is drawn.
         **start: parameters and their initial values.
     """
     unit, domain = value
@@ -103,23 +105,28 @@ def violins(
             "detail": {"field": by},
         },
     }
-    colours = {"domain": list(STATISTICS), "range": ["#E69F00", "#CC79A7", "#009E73"]}
+    # each is told from the violin and from the page, light or dark: a light inside and a dark edge
+    colours = {"domain": list(STATISTICS), "range": ["#FFB000", "#D6117F", "#FFFFFF"]}
+    edges = {"domain": list(STATISTICS), "range": ["#3B2A00", "#D6117F", "#10241D"]}
     shapes_of = {"domain": list(STATISTICS), "range": ["diamond", "stroke", "circle"]}
     legend = {"title": None, "orient": "top", "direction": "horizontal", "symbolOpacity": 1}
     points: Spec = {
         "data": {"table": marks},
-        "transform": [*filters, {"fold": ["mode", "mean", "median"], "as": ["statistic", "at"]}],
+        "transform": [*filters, {"fold": ["median", "mode", "mean"], "as": ["statistic", "at"]}],
         "mark": {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"},
         "encoding": {
             "x": {"field": by, **x},
             "y": {"field": "at", **y},
-            "stroke": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
+            "stroke": {"field": "statistic", "type": "nominal", "scale": edges, "legend": legend},
             "fill": {"field": "statistic", "type": "nominal", "scale": colours, "legend": legend},
             "shape": {"field": "statistic", "type": "nominal", "scale": shapes_of, "legend": legend},
-            "size": {"condition": {"test": "datum.statistic == 'median'", "value": 150}, "value": 34},
+            "size": {"condition": {"test": "datum.statistic == 'median'", "value": 260}, "value": 44},
             "tooltip": tooltips,
         },
     }
-    return full_width(
-        {"title": {"text": title}, "params": parameters(**start), "layer": [band, area, points]}, height=240
-    )
+    lines: list[Spec] = []
+    if threshold is not None:
+        mark = {"type": "rule", "style": "warning", "strokeDash": [5, 4], "tooltip": None}
+        lines = [{"data": {"values": [{}]}, "mark": mark, "encoding": {"y": {"datum": threshold, **y}}}]
+    layers = [band, area, *lines, points]
+    return full_width({"title": {"text": title}, "params": parameters(**start), "layer": layers}, height=240)

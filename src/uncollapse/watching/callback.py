@@ -12,8 +12,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from uncollapse.diagnosis.model_pass import Batch, diagnose
 from uncollapse.diagnosis.result import Diagnosis
-from uncollapse.diagnosis.verdicts import Verdict
+from uncollapse.diagnosis.sample import sample_for
+from uncollapse.models.convert import transformers_model
 from uncollapse.models.reporters import Reporters
+
+from .course import PERSISTENCE, Course
 
 LAYER_METRICS = (
     "residual_ratio",
@@ -24,12 +27,14 @@ LAYER_METRICS = (
     "entropy_min",
     "sink",
     "logit_max",
+    "gap_mean",
+    "gap_max",
 )
-HEAD_METRICS = ("entropy_normalised", "logit_max", "qk_trace", "qk_scale")
+HEAD_METRICS = ("entropy_normalised", "gap_mean", "logit_max", "qk_trace", "qk_scale")
 
 
 class DiagnoseCallback(TrainerCallback):
-    """Diagnoses the model on fixed batches every `every` steps, logs the numbers, and warns when a collapse appears.
+    """Diagnoses the model on fixed batches every `every` steps, logs the numbers, and warns of a collapse that lasts.
 
     The numbers are logged where the Trainer reports (`report_to`) and in `state.log_history`. The last `Diagnosis` is
     kept as `report`; with `keep`, all of them are kept in `reports` by step.
@@ -38,15 +43,22 @@ class DiagnoseCallback(TrainerCallback):
         batches: held-out batches, as `uc.diagnose` takes them; the same ones each time. None takes the sample that
             comes with the package.
         every: steps between two diagnoses.
-        warn: warn once when a kind of collapse first appears.
+        warn: warn when a collapse has lasted, when the model has recovered from it, and when it is back.
         keep: keep every report, for a page over the course of training.
+        persistence: measurements in a row that make a collapse, and its recovery, worth telling; NaN is told at once.
 
     >>> import torch, uncollapse as uc
     >>> callback = uc.DiagnoseCallback({"input_ids": torch.randint(16, (2, 8))}, every=100)
     """
 
     def __init__(
-        self, batches: Batch | Iterable[Batch] | None = None, every: int = 500, warn: bool = True, *, keep: bool = False
+        self,
+        batches: Batch | Iterable[Batch] | None = None,
+        every: int = 500,
+        warn: bool = True,
+        *,
+        keep: bool = False,
+        persistence: int = PERSISTENCE,
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}.")
@@ -56,7 +68,8 @@ class DiagnoseCallback(TrainerCallback):
         self.every, self.warn, self.keep = every, warn, keep
         self.report: Diagnosis | None = None
         self.reports: dict[int, Diagnosis] = {}
-        self.first_seen: dict[str, int] = {}  # kind of collapse -> step
+        self.course = Course(persistence)
+        self._sample = ""  # the name of what was chosen where no batches were given
         self._reporters = Reporters()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -67,27 +80,33 @@ class DiagnoseCallback(TrainerCallback):
     def measure(
         self, model: nn.Module, args: TrainingArguments, state: TrainerState, control: TrainerControl
     ) -> Diagnosis:
-        """Diagnose now, log the numbers, and warn if a collapse has appeared."""
+        """Diagnose now, log the numbers, and tell what has lasted, gone or come back."""
         began = time.perf_counter()
+        if self.batches is None:  # chosen once: what a model writes itself changes as it learns
+            sample = sample_for(transformers_model(model))
+            self.batches, self._sample = sample.batches, sample.name
         self.report = diagnose(model, self.batches, progress=False)
+        self.report.info["sample"] = self._sample or self.report.info["sample"]
         if self.keep:
             self.reports[state.global_step] = self.report
         if state.is_world_process_zero:
             metrics = scalars(self.report) | {"diagnose/seconds": round(time.perf_counter() - began, 3)}
             state.log_history.append({"step": state.global_step, **metrics})
             self._reporters.log(metrics, args, state, control, model)
-            self._warn_of_new(self.report.verdicts, state.global_step)
+            if args.get_warmup_steps(state.max_steps) > 0:
+                self.report.info["settings"]["warmup"] = args.get_warmup_steps(state.max_steps)
+            for sentence in self.course.news(state.global_step, self.report.verdicts):
+                if self.warn:
+                    self.show_warning(sentence)
         return self.report
 
-    def _warn_of_new(self, verdicts: Iterable[Verdict], step: int) -> None:
-        for verdict in verdicts:
-            if verdict.is_collapse and verdict.kind not in self.first_seen:
-                self.first_seen[verdict.kind] = step
-                if self.warn:
-                    self.show_warning(f"step {step}: {verdict}")
+    @property
+    def first_seen(self) -> dict[str, int]:
+        """Kinds of collapse that lasted, and the step at which each was first measured."""
+        return self.course.first_seen
 
     def show_warning(self, message: str) -> None:
-        """Show that a collapse has appeared: a Python warning, unless a subclass does something else."""
+        """Show what has happened: a Python warning, unless a subclass does something else."""
         warnings.warn(message, stacklevel=2)
 
 

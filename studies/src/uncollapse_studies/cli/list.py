@@ -44,6 +44,7 @@ def run(settings: ListOptions) -> int:
         status = f"{len(there)} of {len(wanted)} cells"
         rows.append((artefact.id, _paper(artefact.id), time, status, artefact.title))
     rows.append(("claims", "both", "3 min", "", "every statement of the two papers with a computed verdict"))
+    rows.append(("calibration", "", "minutes", "", "false and missed alarms of the verdicts of a diagnosis"))
     rows.append(("models", "", "seconds", "", "diagnoses of small models that others trained"))
     rows.append(("results", "both", "seconds", "", "docs/results.md and README's table, from the committed results"))
     print(text_table(rows))
