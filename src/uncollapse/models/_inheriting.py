@@ -253,7 +253,7 @@ class InheritingCalls(AttentionCalls):
         hidden = take * product.to(score_dtype(product.dtype))
         if state is not None and keep != 0.0:
             hidden = keep * state.scores() + hidden
-        mark.record(ReferenceState(mark.n, hidden), again)
+        mark.record(ReferenceState(mark.n, hidden, hidden.dtype), again)
         return hidden.to(product.dtype)
 
 
