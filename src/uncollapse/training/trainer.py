@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import align_special_tokens
 
 from uncollapse import files
+from uncollapse.models.learned import parameter_groups
 
 from . import checkpoints
 from .callbacks import AlphaWarmup
@@ -71,6 +72,20 @@ class RunTrainer(Trainer):
             return super().get_train_dataloader()
         finally:
             self.args.dataloader_drop_last = False
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Learned coefficients get the group that `uncollapse.parameter_groups` gives them."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if fresh and self.recipe.learn_alpha:
+            assert self.model is not None
+            _, *apart = parameter_groups(self.model, lr=self.recipe.learning_rate)
+            own = {id(parameter) for group in apart for parameter in group["params"]}
+            for group in optimizer.param_groups:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
+            for group in apart:
+                optimizer.add_param_group(group)
+        return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning-rate schedule of the recipe."""

@@ -6,7 +6,7 @@ from functools import partial
 
 from .artefact import Artefact
 from .cells.cell import Budget, Cell
-from .cells.hopfield import IN_VIOLINS, ablation_cells, main_cells, probe_cells, skipfree_cells
+from .cells.hopfield import IN_VIOLINS, ablation_cells, learned_cells, main_cells, probe_cells, skipfree_cells
 from .cells.localization import NETWORKS, TOKENS, penalty_cells, propagation_cells
 from .cells.readings import following_cells, reading_cells
 
@@ -49,6 +49,18 @@ def _hopfield() -> list[Artefact]:
             stands_for=f"main text, {_MAIN[model]}",
             minutes=6.0,
             following=partial(following_cells, f"hopfield-readings-{model}", model),
+        )
+        for model, words in _WORDS.items()
+    ]
+    found += [
+        Artefact(
+            f"hopfield-learned-{model}",
+            f"What coefficients become when they are learned, {words}",
+            HOPFIELD,
+            "hopfield.trained_learned",
+            partial(learned_cells, f"hopfield-learned-{model}", model),
+            seeds=3,
+            stands_for="nothing in the paper",
         )
         for model, words in _WORDS.items()
     ]

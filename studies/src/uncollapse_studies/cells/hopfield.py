@@ -60,6 +60,22 @@ def main_cells(artefact: str, model: str, budget: Budget, seeds: int, methods: S
     ]
 
 
+LEARNED: dict[str, dict[str, Any]] = {  # alpha and alpha' are where the coefficients start
+    name: {"rule": "hopfield", "alpha": start, "alpha_hidden": start, "skip": "normed", "learn_alpha": True}
+    for name, start in (("learned-from-half", 0.5), ("learned-from-stock", 0.0))
+}
+
+
+def learned_cells(artefact: str, model: str, budget: Budget, seeds: int) -> list[Cell]:
+    """Networks that learn how much they inherit, and the two of the central comparison that they lie between."""
+    known = {name: METHODS[name] for name in (PLAIN, OURS)} | LEARNED
+    return [
+        network(artefact, name, name, seed, budget, model, **keys)
+        for seed in range(seeds)
+        for name, keys in known.items()
+    ]
+
+
 def ablation_cells(budget: Budget, seeds: int) -> list[Cell]:
     """One of alpha and alpha' varies, the other is 0.5; and plain self-attention."""
     grid = GRID[budget]

@@ -124,4 +124,7 @@ def _tables(diagnoses: Mapping[int, Diagnosis]) -> dict[str, pd.DataFrame]:
     rho = [report.propagation.assign(step=step) for step, report in diagnoses.items() if len(report.propagation)]
     if rho:
         tables["rho"] = binned(pd.concat(rho, ignore_index=True), ["step"])
+    if "alpha_hidden" in last.heads:
+        learned = last.heads[["layer", "head", "alpha_hidden"]]
+        tables["learned"] = learned.merge(last.layers[["layer", "alpha"]], on="layer")
     return {name: table for name, table in tables.items() if len(table)}
