@@ -16,7 +16,8 @@ class Advice:
 
 
 RANK = (
-    Advice("a smaller learning rate and a warm-up", "Xiong et al. 2020, arXiv 2002.04745", settled_by="warmup"),
+    Advice("a smaller learning rate", "Xiong et al. 2020, arXiv 2002.04745"),
+    Advice("a warm-up of it", "Xiong et al. 2020, arXiv 2002.04745", settled_by="warmup"),
     Advice(
         "residual branches scaled down with depth, by 1/sqrt(2 layers)",
         "Noci et al. 2022, arXiv 2206.03126",
@@ -29,7 +30,8 @@ RANK = (
     ),
 )
 ENTROPY = (
-    Advice("a smaller learning rate and a warm-up", "Zhai et al. 2023, arXiv 2303.06296", settled_by="warmup"),
+    Advice("a smaller learning rate", "Wortsman et al. 2023, arXiv 2309.14322"),
+    Advice("a warm-up of it", "Wortsman et al. 2023, arXiv 2309.14322", settled_by="warmup"),
     Advice("QK-norm", "Henry et al. 2020, arXiv 2010.04245; Dehghani et al. 2023, arXiv 2302.05442", "qk_norm"),
     Advice("sigma-reparam", "Zhai et al. 2023, arXiv 2303.06296", "sigma_reparam"),
     Advice("a soft cap on the scores", "Gemma Team 2024, arXiv 2408.00118", "softcap"),
