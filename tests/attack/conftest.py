@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.attack.forked import runner
+from tests.attack.small_runs import SMALL
 from uncollapse import files
 
 COUNTS = Path(__file__).parent / "counts.json"
@@ -35,3 +37,21 @@ def promise(full, record_property):
         assert kept == tried, f"{what}: {kept} of {tried}"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """A process that runs commands in its children."""
+    with runner() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def undisturbed(forked, tmp_path_factory):
+    """The folder of a whole run, which stays as it is, and the number of its file-system calls."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    forked.train(folder.with_name("warm"), **SMALL)  # the tokens are in the cache now
+    ended = forked.train(folder, **SMALL)
+    assert ended["exit"] == 0, ended["said"]
+    assert ended["calls"] > 100
+    return folder, ended["calls"]

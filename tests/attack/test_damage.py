@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from tests.attack.forked import runner
 from tests.attack.small_runs import SMALL, is_finished, same_outcome
 from uncollapse.diagnosis import Diagnosis
 from uncollapse.training import checkpoints
@@ -40,24 +39,15 @@ def chosen(files, full, count):
     return pairs if full else pairs[:: len(pairs) // count + 1]
 
 
-@pytest.fixture(scope="module")
-def forked():
-    with runner() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def finished(forked, tmp_path_factory):
-    run = tmp_path_factory.mktemp("finished") / "run"
-    ended = forked.train(run, **SMALL)
-    assert ended["exit"] == 0, ended["said"]
-    return run
+@pytest.fixture
+def finished(undisturbed):
+    return undisturbed[0]
 
 
 def test_damage_of_a_finished_run_is_named_and_put_right_or_refused(forked, finished, tmp_path, full, promise):
     files = [file for file in parts(finished) if file.parts[0] not in ("checkpoints", "diagnosis")]
     tried = kept = 0
-    for file, how in chosen(files, full, 4):
+    for file, how in chosen(files, full, 2):
         run = tmp_path / "run"
         shutil.copytree(finished, run)
         damage(run / file, how)
@@ -79,7 +69,7 @@ def test_damage_of_a_finished_run_is_named_and_put_right_or_refused(forked, fini
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(forked, finished, tmp_path, full, promise):
     newest = checkpoints.newest_first(finished / "checkpoints")[0].relative_to(finished)
     tried = kept = 0
-    for file, how in chosen([file for file in parts(finished) if newest in file.parents], full, 4):
+    for file, how in chosen([file for file in parts(finished) if newest in file.parents], full, 2):
         run = tmp_path / "run"
         shutil.copytree(finished, run)
         shutil.rmtree(run / "model")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def test_hostile_folders_end_in_one_sentence(tmp_path, full, promise):
     """In a process of its own, because the kernel or an abort may end it."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.attack.model_folders", tmp_path, "1" if full else "2"],
+        [sys.executable, "-m", "tests.attack.model_folders", tmp_path, "1" if full else "6"],
         env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
