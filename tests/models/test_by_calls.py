@@ -13,14 +13,22 @@ from tests.models.test_refusals import T5, footprint
 READINGS = ("stream", "normed", "replace")
 SIZES = {"vocab_size": 40, "max_position_embeddings": 48}
 OPT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 32, "word_embed_proj_dim": 32}
-NEO = {"hidden_size": 32, "num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 3}
+NEO = {
+    "hidden_size": 32,
+    "num_layers": 4,
+    "num_heads": 4,
+    "attention_types": [[["global", "local"], 2]],
+    "window_size": 3,
+}
 GPT1 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 48}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 def windowed(tokens, window):
     distance = torch.arange(tokens)[:, None] - torch.arange(tokens)
-    return torch.zeros(tokens, tokens, dtype=torch.float64).masked_fill((distance < 0) | (distance >= window), -torch.inf)
+    return torch.zeros(tokens, tokens, dtype=torch.float64).masked_fill(
+        (distance < 0) | (distance >= window), -torch.inf
+    )
 
 
 def opt(model, ids, recursion):
@@ -105,7 +113,9 @@ MODELS = {
     "T5 encoder": (lambda: hf.T5EncoderModel(hf.T5Config(**T5, dropout_rate=0.0)), t5_encoder),
 }
 IN_FLOAT32 = ("Gemma-2", "T5 encoder", "GPT-Neo")  # norms, or GPT-Neo's scores, whatever the model's dtype
-ROUNDING = {name: {"rtol": 1e-5, "atol": 1e-5} if name in IN_FLOAT32 else {"rtol": 1e-10, "atol": 1e-10} for name in MODELS}
+ROUNDING = {
+    name: {"rtol": 1e-5, "atol": 1e-5} if name in IN_FLOAT32 else {"rtol": 1e-10, "atol": 1e-10} for name in MODELS
+}
 
 
 def build(name):

@@ -110,7 +110,14 @@ def open_clip():
 def litgpt():
     library = package("litgpt")
     config = library.Config(
-        block_size=16, vocab_size=32, padded_vocab_size=32, n_layer=3, n_head=4, n_embd=32, n_query_groups=2, intermediate_size=32
+        block_size=16,
+        vocab_size=32,
+        padded_vocab_size=32,
+        n_layer=3,
+        n_head=4,
+        n_embd=32,
+        n_query_groups=2,
+        intermediate_size=32,
     )
     model = library.GPT(config)
 
@@ -140,7 +147,13 @@ def litgpt():
 def diffusers():
     library = package("diffusers")
     model = library.DiTTransformer2DModel(
-        num_attention_heads=3, attention_head_dim=4, in_channels=4, num_layers=3, sample_size=8, patch_size=2, num_embeds_ada_norm=10
+        num_attention_heads=3,
+        attention_head_dim=4,
+        in_channels=4,
+        num_layers=3,
+        sample_size=8,
+        patch_size=2,
+        num_embeds_ada_norm=10,
     )
     batch = {
         "hidden_states": torch.rand(2, 4, 8, 8, dtype=torch.float64),

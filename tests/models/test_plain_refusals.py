@@ -6,7 +6,18 @@ from torch import nn
 from torch.nn import functional
 
 import uncollapse as uc
-from tests.models.modules import WIDTH, BranchedDecoder, ImageTransformer, NanoGPT, build, first, ids, images, split, vectors
+from tests.models.modules import (
+    WIDTH,
+    BranchedDecoder,
+    ImageTransformer,
+    NanoGPT,
+    build,
+    first,
+    ids,
+    images,
+    split,
+    vectors,
+)
 
 
 class Block(nn.Module):
@@ -229,7 +240,9 @@ def test_a_change_that_zero_does_not_undo_is_refused():
 
     class Wary(Block):
         def forward(self, x):
-            return super().forward(x) * (2.0 if any(f.__name__ == "remember" for f in self._forward_pre_hooks.values()) else 1.0)
+            return super().forward(x) * (
+                2.0 if any(f.__name__ == "remember" for f in self._forward_pre_hooks.values()) else 1.0
+            )
 
     model = nn.Sequential(Wary(sdpa), Wary(sdpa))
     with pytest.raises(ValueError, match="with alpha = alpha_hidden = 0 it does not give its stock output"):
@@ -241,7 +254,7 @@ def test_flex_attention_is_named():
     from torch.nn.attention.flex_attention import flex_attention
 
     model = nn.Sequential(Block(flex_attention), Block(flex_attention))
-    with pytest.raises(ValueError, match="no attention was found in Sequential: it calls .*flex_attention"):
+    with pytest.raises(ValueError, match=r"no attention was found in Sequential: it calls .*flex_attention"):
         uc.convert(model, example=vectors())
 
 
@@ -260,9 +273,13 @@ def test_layers_and_blocks_may_be_named():
     got = uc.convert(model, example=ids(), layers=[f"h.{n}.attn" for n in range(4)], blocks="h.?")
     got.load_state_dict(uc.restore(uc.convert(NanoGPT(), example=ids())).state_dict())
     assert first(got(ids())).shape == wanted.shape
-    with pytest.raises(ValueError, match=r"layers names 'g\.\*', where no attention was seen; it was seen in h\.0\.attn"):
+    with pytest.raises(
+        ValueError, match=r"layers names 'g\.\*', where no attention was seen; it was seen in h\.0\.attn"
+    ):
         uc.plan(model if uc.restore(model) else None, example=ids(), layers="g.*")
-    with pytest.raises(ValueError, match=r"blocks must name one module around each layer, and names 0 around h\.0\.attn"):
+    with pytest.raises(
+        ValueError, match=r"blocks must name one module around each layer, and names 0 around h\.0\.attn"
+    ):
         uc.plan(model, example=ids(), blocks="g.*")
 
 

@@ -95,7 +95,9 @@ def test_reentrant_checkpointing_is_refused():
     model, batch = converted()
     model.checkpointing = {"use_reentrant": True}
     x = first(model(batch))
-    with pytest.raises(ValueError, match=r"h\.3\.attn: inherited scores under reentrant or nested .* use_reentrant=False"):
+    with pytest.raises(
+        ValueError, match=r"h\.3\.attn: inherited scores under reentrant or nested .* use_reentrant=False"
+    ):
         x.square().sum().backward()
 
 
@@ -249,12 +251,16 @@ class CachedAttention(nn.Module):
             k, v = (torch.cat([old, new], 2) for old, new in zip(self.cache, (k, v), strict=True))
             self.cache = k, v
         causal = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-        return x + self.proj(functional.scaled_dot_product_attention(q, k, v, attn_mask=causal).transpose(1, 2).flatten(2))
+        return x + self.proj(
+            functional.scaled_dot_product_attention(q, k, v, attn_mask=causal).transpose(1, 2).flatten(2)
+        )
 
 
 def test_cached_decoding_equals_a_whole_forward():
     torch.manual_seed(0)
-    model = uc.convert(nn.Sequential(*[CachedAttention() for _ in range(3)]).double(), **ALPHAS, example=vectors().double())
+    model = uc.convert(
+        nn.Sequential(*[CachedAttention() for _ in range(3)]).double(), **ALPHAS, example=vectors().double()
+    )
     x = vectors().double()
     with torch.no_grad():
         wanted = model(x)

@@ -73,9 +73,7 @@ class _View:
         self._add(InheritedScores(state), masking)
 
     def _add(self, source: ScoreSource, masking: Masking) -> None:
-        self.observer.scores(
-            self.layer, source if self.group is None else GatheredScores(source, self.group), masking
-        )
+        self.observer.scores(self.layer, source if self.group is None else GatheredScores(source, self.group), masking)
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, kwargs: dict[str, Any]) -> None:
         """In a stock model: the attention function was called."""

@@ -151,7 +151,9 @@ def _probe(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerModule
     try:
         _run(model, batch)
         if not trial.attentions:
-            raise OtherRouteError(f"{type(model).__name__} cannot be converted: it never called the attention function.")
+            raise OtherRouteError(
+                f"{type(model).__name__} cannot be converted: it never called the attention function."
+            )
         if len(trial.outputs) < len(trial.attentions):
             raise OtherRouteError(f"no output projection was found after {trial.names[trial.attentions[-1]]}.")
         return list(trial.layers())

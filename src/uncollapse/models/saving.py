@@ -67,7 +67,9 @@ def load(build: Callable[[], Model], folder: str | os.PathLike[str]) -> Model:
         raise FileNotFoundError(f"{where} holds no saved module: there is no {SETTINGS} in it.")
     about = files.json_object(file.read_text(encoding="utf-8"), str(file))
     if about.get("format") != FORMAT:
-        raise ValueError(f"{file} has format {about.get('format')!r}; this version of uncollapse reads format {FORMAT}.")
+        raise ValueError(
+            f"{file} has format {about.get('format')!r}; this version of uncollapse reads format {FORMAT}."
+        )
     model = build()
     if not isinstance(model, nn.Module):
         raise ValueError(f"build must make a torch.nn.Module, and made a {type(model).__name__}.")
