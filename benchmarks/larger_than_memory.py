@@ -1,6 +1,6 @@
 """Diagnose a LLaMA that is larger than memory: random blocks on disk, brought in one at a time by accelerate.
 
-python benchmarks/larger_than_memory.py FOLDER --gigabytes 30     prints its size, the time and the peak of resident memory
+python benchmarks/larger_than_memory.py FOLDER --gigabytes 30     prints its size, the time and its peak memory
 
 FOLDER gets the weights of one random block; the others are links to it, so that the disk holds one block and every
 forward reads all of them. It is removed afterwards.

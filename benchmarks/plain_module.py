@@ -3,7 +3,8 @@
 python benchmarks/plain_module.py            a training step of 6 layers, 256 tokens; prints both times and their ratio
 python benchmarks/plain_module.py --quick    a small one
 
-Steps of both are interleaved, on one thread, and the best processor time of each is taken: other work disturbs it little.
+Steps of both are interleaved, on one thread, and the best processor time of each is taken, so that other work disturbs
+little.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Model(nn.Module):
 
 
 def measured(layers: int, width: int, heads: int, tokens: int, repeats: int) -> tuple[float, float]:
-    """Processor seconds of a forward and backward of the converted module, and of the one with the recursion written in."""
+    """Processor seconds of a forward and backward: of the converted module, and with the recursion written in."""
     torch.manual_seed(0)
     written = Model(layers, width, heads, True)
     stock = Model(layers, width, heads, False)
@@ -87,5 +88,6 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="2 layers, 64 tokens")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)  # so that other work on the machine disturbs less
-    converted, written = measured(2, 64, 2, 64, 5) if quick else measured(6, 256, 4, 256, 40)
-    print(f"converted {1000 * converted:.1f} ms, written into the module {1000 * written:.1f} ms, ratio {converted / written:.3f}")
+    converted, written = measured(2, 64, 2, 64, 5) if quick else measured(6, 256, 4, 256, 15)
+    times = f"converted {1000 * converted:.1f} ms, written into the module {1000 * written:.1f} ms"
+    print(f"{times}, ratio {converted / written:.3f}")

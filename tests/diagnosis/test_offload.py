@@ -20,7 +20,7 @@ def offloaded(kind, folder):
         return cpu_offload(model, torch.device("cpu"))
     if kind == "disk":
         return disk_offload(model, folder, torch.device("cpu"))
-    places = {name: "cpu" for name in ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")}
+    places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     places |= {f"model.layers.{n}": "disk" if n % 2 else "cpu" for n in range(4)}
     return dispatch_model(model, places, main_device="cpu", offload_dir=folder, force_hooks=True)
 
@@ -49,7 +49,10 @@ def test_a_model_larger_than_its_share_of_memory(tmp_path):
     """The script for 30 GB, at 40 MB."""
     command = [sys.executable, ROOT / "benchmarks" / "larger_than_memory.py", tmp_path / "weights"]
     run = subprocess.run(
-        [*command, "--gigabytes", "0.04", "--width", "256", "--tokens", "16"], capture_output=True, text=True, timeout=300
+        [*command, "--gigabytes", "0.04", "--width", "256", "--tokens", "16"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert "in 19 layers diagnosed in" in run.stdout

@@ -254,7 +254,7 @@ def test_flex_attention_is_named():
     from torch.nn.attention.flex_attention import flex_attention
 
     model = nn.Sequential(Block(flex_attention), Block(flex_attention))
-    with pytest.raises(ValueError, match="no attention was found in Sequential: it calls .*flex_attention"):
+    with pytest.raises(ValueError, match=r"no attention was found in Sequential: it calls .*flex_attention"):
         uc.convert(model, example=vectors())
 
 

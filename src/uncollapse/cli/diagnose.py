@@ -28,10 +28,12 @@ class DiagnoseOptions:
     """Options of `uncollapse diagnose`."""
 
     model: str = option(
-        help="folder of a model, run folder, name on the hub, or FILE.py:build, a function that makes a torch.nn.Module",
+        help="folder of a model, run folder, name on the hub, or FILE.py:build, which makes a torch.nn.Module",
         positional=True,
     )
-    example: str | None = option(None, "with FILE.py:build: a .pt file with a batch, or a name in FILE.py that gives one")
+    example: str | None = option(
+        None, "with FILE.py:build: a .pt file with a batch, or a name in FILE.py that gives one"
+    )
     data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")

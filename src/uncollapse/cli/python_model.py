@@ -28,7 +28,9 @@ def load_python_model(name: str, example: str | None) -> tuple[Any, Any]:
     found = PATTERN.fullmatch(name)
     assert found is not None
     if example is None:
-        raise UserError(f"{name} needs --example: a .pt file with a batch, or a name in {found['file']} that gives one.")
+        raise UserError(
+            f"{name} needs --example: a .pt file with a batch, or a name in {found['file']} that gives one."
+        )
     source = _imported(Path(found["file"]))
     model = _made(source, found["name"])
     from torch import nn

@@ -8,7 +8,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +17,9 @@ from uncollapse import files
 
 from . import plain
 from ._settings import ConversionSettings
-from .convert import find_transformers_model
+from .convert import Model, find_transformers_model
 from .plain import Plan
 
-Model = TypeVar("Model", bound=nn.Module)
 FORMAT = 1
 WEIGHTS, SETTINGS = "weights.pt", "uncollapse.json"
 
