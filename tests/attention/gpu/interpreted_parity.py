@@ -188,10 +188,10 @@ def test_the_switch(monkeypatch):
 def test_gpu_test_passes_what_is_right():
     """As the command runs it on a GPU, smaller."""
     small = {"heads": 2, "groups": 1, "queries": 20, "keys": 20, "size": 16}
-    for case in (gpu_test.Case(torch.bfloat16, **small), gpu_test.Case(torch.float32, learned=True, **small)):
+    for case in (gpu_test.GpuCase(torch.bfloat16, **small), gpu_test.GpuCase(torch.float32, learned=True, **small)):
         outcome = gpu_test.run_case(case, torch.device("cpu"))
         assert outcome.passed, str(outcome)
-    assert "not the kernels" in gpu_test.run_case(gpu_test.Case(torch.float32, size=8), torch.device("cpu")).fault
+    assert "not the kernels" in gpu_test.run_case(gpu_test.GpuCase(torch.float32, size=8), torch.device("cpu")).fault
 
 
 def test_the_guard_has_watched(watch):
