@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from uncollapse.attention.gpu_test import CASES, Case, Outcome
+from uncollapse.attention.gpu_test import CASES, GpuCase, GpuOutcome
 from uncollapse.cli import main
 from uncollapse.cli.gpu_test import verdict
 
@@ -43,12 +43,12 @@ def test_a_gpu_that_is_too_old_is_refused(a_gpu_that_fails, monkeypatch, capsys)
 
 
 def test_an_outcome_says_what_was_allowed():
-    case = Case(torch.bfloat16)
-    assert str(Outcome(case, 0.01)).startswith(
+    case = GpuCase(torch.bfloat16)
+    assert str(GpuOutcome(case, 0.01)).startswith(
         "ok     carried, bfloat16, causal, B2 H4 G4 Q256 K256 D64: error 1.0e-02"
     )
-    assert not Outcome(case, float("nan")).passed
-    assert not Outcome(case, 0.0, "RuntimeError: no").passed
+    assert not GpuOutcome(case, float("nan")).passed
+    assert not GpuOutcome(case, 0.0, "RuntimeError: no").passed
     assert "all 17 cases passed" in verdict(17, 0)
 
 

@@ -6,6 +6,8 @@ fails here, with the name, and not in a user's training.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 import transformers as hf
 from accelerate import PartialState
@@ -44,7 +46,16 @@ def implementation_is_kept() -> bool:
     return config._attn_implementation == "eager"
 
 
+def interpreter_prepares_a_language() -> bool:
+    if find_spec("triton") is None:
+        return True  # no interpreter, no repair of it
+    from triton.runtime import interpreter
+
+    return callable(interpreter._patch_lang)
+
+
 PRIVATE = {  # name -> why it is used, and whether it does here what is expected of it
+    "_patch_lang": ("repairs of Triton's interpreter, for tests", interpreter_prepares_a_language),
     "_version": ("a tensor that was changed in place is noticed", tensor_counts_changes),
     "_base": ("a view is told from its parameter", lambda: (whole := torch.zeros(2))[:1]._base is whole),
     "_forward_hooks": ("hooks are found and reordered", lambda: hooks_are_in("_forward_hooks")),

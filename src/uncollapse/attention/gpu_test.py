@@ -24,8 +24,8 @@ from .functional import hopfield_attention
 
 __all__ = [
     "CASES",
-    "Case",
-    "Outcome",
+    "GpuCase",
+    "GpuOutcome",
     "identity",
     "is_verified",
     "kernels_switched",
@@ -41,10 +41,10 @@ LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Case:
+class GpuCase:
     """Three layers of one backend on random inputs.
 
-    >>> str(Case(torch.bfloat16, queries=197, keys=197))
+    >>> str(GpuCase(torch.bfloat16, queries=197, keys=197))
     'carried, bfloat16, causal, B2 H4 G4 Q197 K197 D64'
     """
 
@@ -70,31 +70,31 @@ class Case:
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES = (
-    Case(BF16),
-    Case(F16),
-    Case(F32),
-    Case(BF16, queries=197, keys=197, mask="none"),
-    Case(F32, queries=130, keys=130, heads=8, groups=2, size=40),
-    Case(BF16, queries=100, keys=77, mask="bool"),
-    Case(F16, queries=100, keys=128, mask="additive", dropout_p=0.2),
-    Case(BF16, size=128, heads=8, groups=2),
-    Case(F32, size=128, heads=2, groups=2),
-    Case(F16, size=16, dropout_p=0.1),
-    Case(BF16, two_bytes=True),
-    Case(F16, two_bytes=True, queries=65, keys=65),
-    Case(BF16, learned=True, heads=4, groups=2),
-    Case(BF16, backend="stacked"),
-    Case(F32, backend="stacked", queries=130, keys=130, heads=8, groups=2),
-    Case(F16, backend="stacked", queries=100, keys=77, mask="bool", dropout_p=0.2),
-    Case(BF16, backend="stacked", size=128),
+    GpuCase(BF16),
+    GpuCase(F16),
+    GpuCase(F32),
+    GpuCase(BF16, queries=197, keys=197, mask="none"),
+    GpuCase(F32, queries=130, keys=130, heads=8, groups=2, size=40),
+    GpuCase(BF16, queries=100, keys=77, mask="bool"),
+    GpuCase(F16, queries=100, keys=128, mask="additive", dropout_p=0.2),
+    GpuCase(BF16, size=128, heads=8, groups=2),
+    GpuCase(F32, size=128, heads=2, groups=2),
+    GpuCase(F16, size=16, dropout_p=0.1),
+    GpuCase(BF16, two_bytes=True),
+    GpuCase(F16, two_bytes=True, queries=65, keys=65),
+    GpuCase(BF16, learned=True, heads=4, groups=2),
+    GpuCase(BF16, backend="stacked"),
+    GpuCase(F32, backend="stacked", queries=130, keys=130, heads=8, groups=2),
+    GpuCase(F16, backend="stacked", queries=100, keys=77, mask="bool", dropout_p=0.2),
+    GpuCase(BF16, backend="stacked", size=128),
 )
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GpuOutcome:
     """What came of a case: the largest relative error, or why it did not run."""
 
-    case: Case
+    case: GpuCase
     error: float
     fault: str = ""
 
@@ -135,22 +135,22 @@ def kernels_switched(on: bool) -> Iterator[None]:
             os.environ[SWITCH] = before
 
 
-def run_case(case: Case, device: torch.device) -> Outcome:
+def run_case(case: GpuCase, device: torch.device) -> GpuOutcome:
     """Outputs and gradients of the kernels against the definition in float64; whatever is raised is an outcome."""
     try:
         with kernels_switched(True):
             ours, engine = _run(case, device, case.dtype, case.backend)
             if engine != "triton":
-                return Outcome(case, float("inf"), f"{engine} ran it, not the kernels")
+                return GpuOutcome(case, float("inf"), f"{engine} ran it, not the kernels")
             # The definition draws its own dropout; in float64 a backend runs in torch operations, with the same hash.
             truth, _ = _run(case, device, torch.float64, case.backend if case.dropout_p else "reference")
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        return Outcome(case, float("inf"), f"{type(error).__name__}: {lines[0][:200]}")
-    return Outcome(case, max(_relative_error(a, b) for a, b in zip(ours, truth, strict=True)))
+        return GpuOutcome(case, float("inf"), f"{type(error).__name__}: {lines[0][:200]}")
+    return GpuOutcome(case, max(_relative_error(a, b) for a, b in zip(ours, truth, strict=True)))
 
 
-def _run(case: Case, device: torch.device, dtype: torch.dtype, backend: str) -> tuple[list[Tensor], str]:
+def _run(case: GpuCase, device: torch.device, dtype: torch.dtype, backend: str) -> tuple[list[Tensor], str]:
     """Outputs and gradients, and what ran."""
     torch.manual_seed(0)
     maker = torch.Generator().manual_seed(0)
@@ -185,7 +185,7 @@ def _run(case: Case, device: torch.device, dtype: torch.dtype, backend: str) -> 
     return [*outs, *torch.autograd.grad(total, leaves)], next((e for e in engines if e != "triton"), "triton")
 
 
-def _masking(case: Case, device: torch.device, maker: torch.Generator) -> dict[str, Any]:
+def _masking(case: GpuCase, device: torch.device, maker: torch.Generator) -> dict[str, Any]:
     shape = (case.queries, case.keys)
     if case.mask == "bool":
         return {"attn_mask": (torch.rand(shape, generator=maker) > 0.3).to(device)}

@@ -122,7 +122,7 @@ def torch_operations(layer: Layer, gpu: Gpu) -> Pair:
 
 
 @dataclass(frozen=True)
-class Form:
+class ModelledForm:
     """One way to compute attention, its times, and the score matrices it keeps in a training step."""
 
     name: str
@@ -132,18 +132,18 @@ class Form:
 
 
 FORMS = (
-    Form("flash attention, nothing inherited", flash, lambda layers: 0),
-    Form("carried", carried(4), lambda layers: layers),
-    Form("carried, scores_dtype=float16", carried(2), lambda layers: layers / 2),
-    Form("reversible, if it had kernels", reversible, lambda layers: math.ceil(layers / SEGMENT) + 1),
-    Form("stacked, window=4", stacked(4), lambda layers: 0, exact=False),
-    Form("stacked, window=8", stacked(8), lambda layers: 0, exact=False),
-    Form("carried in torch operations", torch_operations, lambda layers: layers),
+    ModelledForm("flash attention, nothing inherited", flash, lambda layers: 0),
+    ModelledForm("carried", carried(4), lambda layers: layers),
+    ModelledForm("carried, scores_dtype=float16", carried(2), lambda layers: layers / 2),
+    ModelledForm("reversible, if it had kernels", reversible, lambda layers: math.ceil(layers / SEGMENT) + 1),
+    ModelledForm("stacked, window=4", stacked(4), lambda layers: 0, exact=False),
+    ModelledForm("stacked, window=8", stacked(8), lambda layers: 0, exact=False),
+    ModelledForm("carried in torch operations", torch_operations, lambda layers: layers),
 )
 FLASH, INHERITING = FORMS[0], FORMS[1:6]
 
 
-def layer_seconds(form: Form, shape: StackShape, gpu: Gpu) -> Pair:
+def layer_seconds(form: ModelledForm, shape: StackShape, gpu: Gpu) -> Pair:
     """Seconds of one layer, all samples and heads, forward and backward; from the second layer on."""
     heads = shape.batch * shape.heads
     per_head = Layer(scores_per_head(shape.length, shape.length, shape.causal), shape.length, shape.size)
@@ -151,18 +151,18 @@ def layer_seconds(form: Form, shape: StackShape, gpu: Gpu) -> Pair:
     return heads * forward, heads * backward
 
 
-def score_bytes(form: Form, shape: StackShape) -> float:
+def score_bytes(form: ModelledForm, shape: StackShape) -> float:
     """Scores kept for the backward pass of all layers."""
     per_head = scores_per_head(shape.length, shape.length, shape.causal)
     return 4 * form.kept(shape.layers) * shape.batch * shape.heads * per_head
 
 
-def ratio(form: Form, shape: StackShape, gpu: Gpu) -> float:
+def ratio(form: ModelledForm, shape: StackShape, gpu: Gpu) -> float:
     """Forward and backward of the attention, in units of flash attention's."""
     return sum(layer_seconds(form, shape, gpu)) / sum(layer_seconds(FLASH, shape, gpu))
 
 
-def step_ratio(form: Form, shape: StackShape, gpu: Gpu) -> float:
+def step_ratio(form: ModelledForm, shape: StackShape, gpu: Gpu) -> float:
     """A training step of whole layers, in units of one with flash attention.
 
     The rest of a layer is taken to be 12 M^2 weights, M = H D: 72 M^2 operations a token, forward and backward.

@@ -13,7 +13,7 @@ from .command import Command, UserError, option
 if TYPE_CHECKING:
     import torch
 
-    from uncollapse.attention.gpu_test import Outcome
+    from uncollapse.attention.gpu_test import GpuOutcome
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run(settings: GpuTestOptions) -> int:
     return 1 if failed else 0
 
 
-def test(device: torch.device) -> list[Outcome]:
+def test(device: torch.device) -> list[GpuOutcome]:
     """Every case, a line each."""
     from uncollapse.attention.gpu_test import CASES, run_case
 

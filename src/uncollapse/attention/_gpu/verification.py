@@ -13,6 +13,7 @@ import torch
 
 from uncollapse import files
 
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 SOURCES = ("tile_functions.py", "carried_kernels.py", "stacked_kernels.py", "configs.py", "launch.py")
 
 
@@ -31,10 +32,13 @@ def identity(device: torch.device) -> dict[str, str]:
 
 
 def driver_version() -> str:
-    """The version of HIP, or the newest CUDA that the driver supports."""
+    """The version of HIP, or the line in which NVIDIA's driver names itself; without one, that of torch's CUDA."""
     if torch.version.hip is not None:
         return f"HIP {torch.version.hip}"
-    return f"CUDA {getattr(torch._C, '_cuda_getDriverVersion', lambda: 'unknown')()}"
+    try:
+        return NVIDIA_DRIVER.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError, UnicodeDecodeError):  # not Linux, or no driver
+        return f"CUDA {torch.version.cuda}"
 
 
 def triton_version() -> str | None:
