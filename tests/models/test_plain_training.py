@@ -173,6 +173,14 @@ def test_a_torch_with_other_records_refuses_checkpointing_and_nothing_else(monke
         first(model(batch)).sum().backward()
 
 
+def test_a_torch_that_cannot_switch_modes_off_gets_a_sentence(monkeypatch):
+    model, batch = build("nanogpt")
+    monkeypatch.delattr(torch._C, "DisableTorchFunction")
+    with pytest.raises(ValueError, match=r"were tested with torch 2\.13; torch .* install a version that was tested"):
+        uc.convert(model, example=batch)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
 @pytest.mark.parametrize("name", ["nanogpt", "timm_written_out", "encoder_pre", "x_transformers"])
 def test_compiled_fullgraph_equals_eager(name):
     torch._dynamo.reset()
