@@ -161,10 +161,19 @@ class ImageTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.randn(1, 1, WIDTH))
         self.blocks = nn.Sequential(*[ImageBlock(fused, drop, scaled) for _ in range(LAYERS)])
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+        self.every = 0  # so many blocks are one checkpointed region
+
+    def set_grad_checkpointing(self, enable=True, every=1):
+        self.every = every if enable else 0
 
     def forward_features(self, images):
         x = self.patch_embed(images).flatten(2).transpose(1, 2)
-        return self.blocks(torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1))
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        if not self.every:
+            return self.blocks(x)
+        for start in range(0, LAYERS, self.every):
+            x = torch.utils.checkpoint.checkpoint(self.blocks[start : start + self.every], x, use_reentrant=False)
+        return x
 
     def forward(self, images):
         return self.head(self.norm(self.forward_features(images))[:, 0])
@@ -217,6 +226,53 @@ class Encoder(nn.Module):
                 x = layer.norm2(total + layer.linear2(functional.relu(layer.linear1(total))))
             recursion.leave(x)
         return self.head(x if self.batch_first else x.transpose(0, 1))
+
+
+class BiasedAttention(nn.Module):
+    """Heads folded into the batch; scale and position bias go into one call with the product."""
+
+    def __init__(self, beta):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.beta = beta
+
+    def bias(self, x):
+        return torch.linspace(-1, 1, x.shape[1] ** 2, dtype=x.dtype).view(x.shape[1], -1)
+
+    def forward(self, x):
+        q, k, v = (split(t).flatten(0, 1) for t in self.qkv(x).chunk(3, -1))
+        bias = self.bias(x).expand(len(q), -1, -1)
+        scores = torch.baddbmm(bias, q, k.transpose(1, 2), beta=self.beta, alpha=q.shape[-1] ** -0.5)
+        return self.proj(merge(torch.bmm(scores.softmax(-1), v).unflatten(0, (-1, HEADS))))
+
+
+class BiasedBlock(nn.Module):
+    def __init__(self, beta):
+        super().__init__()
+        self.norm, self.attn = nn.LayerNorm(WIDTH), BiasedAttention(beta)
+
+    def forward(self, x):
+        return x + self.attn(self.norm(x))
+
+
+class Biased(nn.Sequential):
+    """Blocks whose product is a `baddbmm`, with an offset of what leaves each, outside of the block."""
+
+    def __init__(self, beta=0.5):
+        super().__init__(*[nn.Sequential(BiasedBlock(beta), Offset()) for _ in range(LAYERS)])
+
+    def written_out(self, x, recursion):
+        for block, offset in self:
+            y, a = block.norm(x), block.attn
+            q, k, v = (split(t) for t in a.qkv(y).chunk(3, -1))
+            x = recursion.leave(recursion.add(x, y, a.proj(recursion.attend(q, k, v, bias=a.beta * a.bias(x)))))
+            x = offset(x)
+        return x
+
+
+class Offset(nn.Module):
+    def forward(self, x):
+        return x + 1.0
 
 
 class Attend(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import uncollapse as uc
-from tests.models.modules import LAYERS, MODULES, Recursion, build, first
+from tests.models.modules import LAYERS, MODULES, Biased, Recursion, build, first, vectors
 from uncollapse.models.plain import Plan
 
 READINGS = ("stream", "normed", "replace")
@@ -33,6 +33,19 @@ def test_outputs_and_gradients_are_those_of_the_recursion(name, skip):
     wanted_gradients = gradients(model, wanted.square().sum())
     uc.convert(model, alpha=0.3, alpha_hidden=0.6, skip=skip, example=batch)
     got = first(model(batch))
+    torch.testing.assert_close(got, wanted, **ROUNDING)
+    for one, other in zip(gradients(model, got.square().sum()), wanted_gradients, strict=True):
+        torch.testing.assert_close(one, other, **ROUNDING)
+
+
+@every_reading
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_product_with_scale_and_bias_in_one_call(beta, skip):
+    torch.manual_seed(1)
+    model, x = Biased(beta).double().eval(), vectors().double()
+    wanted = model.written_out(x, Recursion(0.3, 0.6, skip))
+    wanted_gradients = gradients(model, wanted.square().sum())
+    got = uc.convert(model, alpha=0.3, alpha_hidden=0.6, skip=skip, example=x)(x)
     torch.testing.assert_close(got, wanted, **ROUNDING)
     for one, other in zip(gradients(model, got.square().sum()), wanted_gradients, strict=True):
         torch.testing.assert_close(one, other, **ROUNDING)

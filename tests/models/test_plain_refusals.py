@@ -8,9 +8,11 @@ from torch.nn import functional
 import uncollapse as uc
 from tests.models.modules import (
     WIDTH,
+    Biased,
     BranchedDecoder,
     ImageTransformer,
     NanoGPT,
+    Recursion,
     build,
     first,
     ids,
@@ -269,18 +271,35 @@ def test_layers_and_blocks_may_be_named():
     plan = uc.plan(model, example=ids(), layers="h.[12].attn")
     assert [layer.name for layer in plan.stacks[0].layers] == ["h.1.attn", "h.2.attn"]
     assert ("h.0.attn", "layers does not name it") in plan.left_out
-    wanted = first(uc.convert(NanoGPT(), example=ids())(ids()))
-    got = uc.convert(model, example=ids(), layers=[f"h.{n}.attn" for n in range(4)], blocks="h.?")
-    got.load_state_dict(uc.restore(uc.convert(NanoGPT(), example=ids())).state_dict())
-    assert first(got(ids())).shape == wanted.shape
     with pytest.raises(
         ValueError, match=r"layers names 'g\.\*', where no attention was seen; it was seen in h\.0\.attn"
     ):
-        uc.plan(model if uc.restore(model) else None, example=ids(), layers="g.*")
+        uc.plan(model, example=ids(), layers="g.*")
     with pytest.raises(
         ValueError, match=r"blocks must name one module around each layer, and names 0 around h\.0\.attn"
     ):
         uc.plan(model, example=ids(), blocks="g.*")
+
+
+@pytest.mark.parametrize("skip", ["stream", "normed", "replace"])
+def test_named_blocks_and_layers_give_the_recursion(skip):
+    model, batch = build("nanogpt")
+    wanted = model.written_out(batch, Recursion(0.3, 0.6, skip))
+    names = {"layers": [f"h.{n}.attn" for n in range(4)], "blocks": "h.?"}
+    got = first(uc.convert(model, alpha=0.3, alpha_hidden=0.6, skip=skip, example=batch, **names)(batch))
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)  # float64 through four layers
+
+
+def test_tokens_are_those_that_leave_the_named_blocks():
+    torch.manual_seed(1)
+    model, x, recursion = Biased().double().eval(), vectors().double(), Recursion(0.0, 0.0, "stream")
+    with torch.no_grad():
+        model.written_out(x, recursion)
+    for blocks, offset in (("?.0", 0.0), ("?", 1.0)):  # the offset is added outside of the inner block
+        streams = [stream + offset for stream in recursion.streams]
+        wanted = [float(torch.stack([uc.metrics.residual_ratio(one) for one in x]).mean()) for x in streams]
+        report = uc.diagnose(model, x, blocks=blocks, progress=False)
+        assert report.layers["residual_ratio"].tolist() == pytest.approx(wanted, abs=3e-6)  # taken in float32
 
 
 def test_named_layers_are_the_ones_converted():

@@ -91,6 +91,21 @@ def test_dropout_is_drawn_again_as_it_was():
     assert_same(*found)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_switch_as_timm_has_it(when, every):
+    """`set_grad_checkpointing` wraps one block or several in a region, before or after the conversion."""
+    model, batch = build("timm")
+    wanted = model.written_out(batch, Recursion(0.3, 0.6, "stream"))
+    wanted_gradients = gradients(model, wanted.square().sum())
+    model.set_grad_checkpointing(when == "before", every)
+    uc.convert(model.train(), **ALPHAS, example=batch)
+    model.set_grad_checkpointing(every=every)
+    got = model(batch)
+    torch.testing.assert_close(got, wanted, **ROUNDING)
+    assert_same(gradients(model, got.square().sum()), wanted_gradients)
+
+
 def test_reentrant_checkpointing_is_refused():
     model, batch = converted()
     model.checkpointing = {"use_reentrant": True}
@@ -158,6 +173,14 @@ def test_a_torch_with_other_records_refuses_checkpointing_and_nothing_else(monke
         first(model(batch)).sum().backward()
 
 
+def test_a_torch_that_cannot_switch_modes_off_gets_a_sentence(monkeypatch):
+    model, batch = build("nanogpt")
+    monkeypatch.delattr(torch._C, "DisableTorchFunction")
+    with pytest.raises(ValueError, match=r"were tested with torch 2\.13; torch .* install a version that was tested"):
+        uc.convert(model, example=batch)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
 @pytest.mark.parametrize("name", ["nanogpt", "timm_written_out", "encoder_pre", "x_transformers"])
 def test_compiled_fullgraph_equals_eager(name):
     torch._dynamo.reset()
@@ -168,6 +191,35 @@ def test_compiled_fullgraph_equals_eager(name):
     got = first(compiled(batch))
     torch.testing.assert_close(got, wanted, **ROUNDING)
     assert_same(gradients(model, got.square().sum()), wanted_gradients)
+
+
+def test_compiled_fullgraph_with_checkpointing_is_torchs_error_unless_torch_is_told_to_go_on():
+    """Layers remember their tokens and scores for each other; inside a region torch calls that a side effect."""
+    model, batch = uc.convert(NanoGPT(layers=2).double().eval(), **ALPHAS, example=ids()), ids()
+    wanted = gradients(model, first(model(batch)).square().sum())
+    model.checkpointing = {"use_reentrant": False}
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="HOP: Unsafe side effect"):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(batch)
+    for fullgraph in (False, True):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=fullgraph):
+            got = first(torch.compile(model, fullgraph=fullgraph, backend="aot_eager")(batch))
+            assert_same(gradients(model, got.square().sum()), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [None, {"use_reentrant": False}], ids=["plain", "checkpointed"])
+def test_compiled_by_inductor_equals_eager(checkpointing):
+    model, batch = uc.convert(NanoGPT(layers=2).double().eval(), **ALPHAS, example=ids()), ids()
+    wanted = first(model(batch))
+    wanted_gradients = gradients(model, wanted.square().sum())
+    model.checkpointing = checkpointing
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=checkpointing is not None):
+        got = first(torch.compile(model, fullgraph=True)(batch))
+        torch.testing.assert_close(got, wanted, **ROUNDING)  # inductor sums in another order, also in float64
+        assert_same(gradients(model, got.square().sum()), wanted_gradients)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

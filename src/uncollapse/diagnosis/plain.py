@@ -31,6 +31,7 @@ from uncollapse.models.plain import (
     quiet_evaluation,
     run_batch,
     unflattened,
+    without_modes,
 )
 
 from .attention_statistics import HIDING, Masking
@@ -102,7 +103,7 @@ class _PlainView:
 
     def tokens(self, n: int, layer: LayerPlan, x: Tensor) -> None:
         """The residual stream after layer n."""
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             if x.dim() == 3 and layer.tokens_first:
                 x = x.transpose(0, 1)
             if x.dim() == 4:
@@ -127,7 +128,7 @@ class _PlainView:
 
     def inherited(self, layer: LayerPlan, state: HiddenState, mask: Tensor | None, causal: bool) -> None:
         """In a converted module."""
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             self.scores(layer, InheritedScores(state), Masking.of(mask, causal, None))
 
     def _real_for(self, length: int) -> Tensor | None:
@@ -156,7 +157,7 @@ class _Watched(AttentionCalls):
         if self.seen or self.layer.kind == "product":
             return
         self.seen = True
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             q, k = (self._unfolded(t) for t in (q, k))
             if causal and q.shape[2] != k.shape[2]:
                 mask, causal = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(), False
@@ -189,7 +190,7 @@ class _Watched(AttentionCalls):
         if self.seen or self.layer.kind != "product" or scores.dim() not in (3, 4):
             return
         self.seen = True
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             values = self._unfolded(scores)
             hidden = values <= HIDING
             masking = Masking(visible=~hidden) if bool(hidden.any()) else Masking()

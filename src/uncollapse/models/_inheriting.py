@@ -18,6 +18,7 @@ from uncollapse.attention.reference import ReferenceState, masked, softmax_of_vi
 from uncollapse.attention.state import score_dtype
 
 from . import _recomputation as recomputation
+from . import _torch_internals as internals
 from ._calls import AttentionCalls, multihead_call
 from ._finding import tokens_agree
 from ._module_hooks import remove_hook, running_thread
@@ -81,8 +82,8 @@ class PlainLayerMark:
         key = (id(self.stack), self.n)
         if torch.compiler.is_compiling():
             return self._before(), False
-        region = recomputation.current_region()
-        if recomputation.in_backward() or (region is not None and region.again):
+        region = internals.current_region()
+        if internals.in_backward() or (region is not None and region.again):
             known, state = recomputation.kept(region, key)
             if not known:
                 raise ValueError(CHECKPOINTING.format(self.name))
@@ -155,7 +156,7 @@ class InheritingCalls(AttentionCalls):
     def _surroundings(self) -> tuple[Any, bool]:
         if torch.compiler.is_compiling():
             return None, False
-        region = recomputation.current_region()
+        region = internals.current_region()
         return None if region is None else region.frame, torch.is_grad_enabled()
 
     def _begin(self, queries: tuple[int, ...]) -> tuple[HiddenState | None, bool]:
@@ -163,7 +164,7 @@ class InheritingCalls(AttentionCalls):
         self.calls += 1
         mark.check_tokens(queries)
         if not torch.compiler.is_compiling():
-            if recomputation.in_transform():
+            if internals.in_transform():
                 raise ValueError(f"{mark.name}: inherited scores do not work inside torch.func.vmap or its relatives.")
             if self._surroundings() != self.around:
                 raise ValueError(

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ._calls import MULTIHEAD, PRODUCTS, SDPA, SOFTMAX, factors, multihead_call
 from ._plan import CallKind
+from ._torch_internals import without_modes
 
 LINEAR = frozenset({functional.linear, torch.addmm, torch.conv1d, torch.conv2d, functional.conv1d, functional.conv2d})
 BY_PARAMETER = PRODUCTS | {torch.mm, Tensor.mm}  # projections as well, if one factor is a parameter
@@ -165,7 +166,7 @@ class Probe(TorchFunctionMode):
     # Modules
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
             arguments = {key: self._seen(value) for key, value in given if _is_activation(value)}
             call = ModuleCall(self.names[module], module, self.stack[-1], self.tick(), arguments)
@@ -175,7 +176,7 @@ class Probe(TorchFunctionMode):
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         call = self.stack.pop()
-        with torch._C.DisableTorchFunction():
+        with without_modes():
             tensor = first_tensor(result)
             call.leaving = None if tensor is None else self._seen(tensor)
         call.end = self.tick()

@@ -19,6 +19,7 @@ from ._module_hooks import remove_hook
 from ._plan import Argument, LayerPlan, Plan, Stack, WeightRows
 from ._probe import SUMS, first_tensor, probing
 from ._settings import ConversionSettings
+from ._torch_internals import without_modes
 
 __all__ = [
     "SUMS",
@@ -43,6 +44,7 @@ __all__ = [
     "run_batch",
     "unflattened",
     "uninstall",
+    "without_modes",
 ]
 
 RunBatch = Callable[[Any, Any], Any]  # run(model, batch) calls the model
