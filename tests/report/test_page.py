@@ -14,7 +14,7 @@ import uncollapse as uc
 from tests.report.diagnoses import HOSTILE, diagnosis
 from uncollapse.diagnosis.pages import content_of
 from uncollapse.diagnosis.thresholds import SATURATED_GAP
-from uncollapse.diagnosis.usual import quantiles
+from uncollapse.diagnosis.usual import SHOWN, quantiles
 from uncollapse.report import depth_lines, eigenvalues, entropy_histogram, entropy_violins, head_map, propagation
 from uncollapse.report.diagnosis_page import strip
 from uncollapse.report.final_strip import FinalValues, final_strip
@@ -99,6 +99,21 @@ def test_verdicts_remedies_gaps_and_notes_are_in_words(tmp_path):
         assert verdict.remedy in text
     assert "Not measured: spectrum, because its weights are not known." in text
     assert "Note: Positions are rotations." in text
+
+
+def test_the_main_numbers_stand_beside_what_is_usual(tmp_path):
+    report = diagnosis(layers=3, heads=4)  # one of twelve heads is saturated
+    table = content_of(report).usual.set_index("number")
+    assert set(SHOWN) <= set(quantiles())
+    assert len(table) == len(SHOWN)
+    gap = table.loc[SHOWN["gap_mean"].words]
+    usual = quantiles()["gap_mean"]["0.95"]
+    assert gap["usual"] == f"up to {usual:.2g}"
+    assert gap["here"].endswith(f" to {report.heads['gap_mean'].max():.0f}")
+    assert gap["outside"] == f"{(report.heads['gap_mean'] > usual).sum()} of 12 above"
+    assert table.loc[SHOWN["cosine_aligned"].words, "outside"] == "none"
+    html = report.to_html(tmp_path / "r.html").read_text(encoding="utf-8")
+    assert html.index("The main numbers, beside what is usual") < html.index("Depth at a glance")
 
 
 @pytest.mark.parametrize("part", ["tokens", "attention", "weights"])

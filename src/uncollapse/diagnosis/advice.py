@@ -15,12 +15,14 @@ class Advice:
     settled_by: str = ""  # the setting that says the model has it already
 
 
+STEADIER = "steadies training where norms come after the residual sum: Xiong et al. 2020, arXiv 2002.04745"
+GROWTH = "attention scores grow at high rates: Wortsman et al. 2023, arXiv 2309.14322"
 RANK = (
-    Advice("a smaller learning rate", "Xiong et al. 2020, arXiv 2002.04745"),
-    Advice("a warm-up of it", "Xiong et al. 2020, arXiv 2002.04745", settled_by="warmup"),
+    Advice("a smaller learning rate", STEADIER),
+    Advice("a warm-up of it", "the same", settled_by="warmup"),
     Advice(
-        "residual branches scaled down with depth, by 1/sqrt(2 layers)",
-        "Noci et al. 2022, arXiv 2206.03126",
+        "residual branches scaled down with depth, by 1/sqrt(layers)",
+        "Noci et al. 2022, arXiv 2206.03126, at initialisation",
         settled_by="scaled_residuals",
     ),
     Advice(
@@ -30,11 +32,15 @@ RANK = (
     ),
 )
 ENTROPY = (
-    Advice("a smaller learning rate", "Wortsman et al. 2023, arXiv 2309.14322"),
-    Advice("a warm-up of it", "Wortsman et al. 2023, arXiv 2309.14322", settled_by="warmup"),
+    Advice("a smaller learning rate", GROWTH),
+    Advice("a warm-up of it", "the same", settled_by="warmup"),
     Advice("QK-norm", "Henry et al. 2020, arXiv 2010.04245; Dehghani et al. 2023, arXiv 2302.05442", "qk_norm"),
     Advice("sigma-reparam", "Zhai et al. 2023, arXiv 2303.06296", "sigma_reparam"),
-    Advice("a soft cap on the scores", "Gemma Team 2024, arXiv 2408.00118", "softcap"),
+    Advice(
+        "a soft cap on the scores, best with QK-norm",
+        "Rybakov et al. 2024, arXiv 2410.16682; Gemma 2 has one, arXiv 2408.00118",
+        "softcap",
+    ),
 )
 NOT_FINITE = (
     Advice(

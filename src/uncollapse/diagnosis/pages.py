@@ -14,7 +14,7 @@ from uncollapse.report.content import DiagnosisContent, Finding
 from .attention_statistics import ENTROPY_WIDTH
 from .summary import layer_table
 from .thresholds import SATURATED_GAP
-from .usual import quantiles
+from .usual import HIGH, main_numbers, quantiles
 
 if TYPE_CHECKING:
     from .result import Diagnosis
@@ -41,12 +41,13 @@ def content_of(diagnosis: Diagnosis, name: str | None = None) -> DiagnosisConten
         findings=[Finding(v.kind, v.sentence, v.remedy, v.layers, v.heads, v.is_collapse) for v in diagnosis.verdicts],
         missing=diagnosis.missing,
         limits={"gap_mean": SATURATED_GAP, "cosine": ALIGNED} | _usual(),
+        usual=main_numbers(diagnosis),
         notes=diagnosis.notes,
     )
 
 
 def _usual() -> dict[str, float]:
-    gap = quantiles().get("gap_mean", {}).get("0.95")
+    gap = quantiles().get("gap_mean", {}).get(HIGH)
     return {} if gap is None else {"gap_usual": gap}
 
 

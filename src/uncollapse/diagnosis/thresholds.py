@@ -1,7 +1,8 @@
 """From which numbers on something is called a collapse: every threshold once, with its reason.
 
-The predicates take columns of a table, or arrays in which a bootstrap holds many of them. How often they are wrong is
-counted by `uncollapse reproduce calibration`, which writes the table in docs/diagnose.md.
+The predicates take columns of a table, or arrays in which a bootstrap holds many of them. How often they are wrong, and
+how far each threshold is from healthy and from faulty models, `uncollapse reproduce calibration` writes in
+docs/diagnose.md.
 """
 
 from __future__ import annotations

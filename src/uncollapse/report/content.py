@@ -37,6 +37,7 @@ class DiagnosisContent:
     findings: Sequence[Finding] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)  # thresholds and what is usual, drawn in the charts
+    usual: pd.DataFrame = field(default_factory=pd.DataFrame)  # number, here, usual, outside
     notes: Sequence[str] = ()
 
     @property

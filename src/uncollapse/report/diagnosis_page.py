@@ -19,11 +19,15 @@ from .entropy_histogram import entropy_histogram
 from .entropy_violins import HEAD_TABLE, axis_top, entropy_violins, head_violins
 from .gap_points import gap_points
 from .head_map import extents, head_map, metrics_of
-from .page import Section, about_html, bullet_list, document, menu, table_html
+from .page import Section, about_html, bullet_list, document, menu, open_table, table_html
 from .propagation import propagation_line
 from .similarity_violins import KINDS, similarity_violins
 from .theme import config
 
+USUAL = (
+    "Usual: where 95 % of the heads or layers of healthy trained models are, 90 % in a range. A number outside is no "
+    "fault by itself; the verdicts have thresholds of their own."
+)
 SIGNS = {"collapse": "▲", "healthy": "✓", "noted": "○"}  # so that colour is not the only cue
 
 
@@ -59,6 +63,8 @@ def diagnosis_page(content: DiagnosisContent, table: pd.DataFrame, footer: str) 
         _section("The chosen head", _head_charts(content), layout="columns"),
     ]
     lead = f"{about_html(content.about)}\n{findings_html(content.findings)}\n{gaps_html(content)}"
+    if not content.usual.empty:
+        lead += open_table(content.usual, "The main numbers, beside what is usual", USUAL)
     if not content.heads.empty:
         lead += choice_bar(content.depth, content.head_count, layer, head)
     choice = {"layer": layer, "head": head, "metric": metric, "tokens": "raw"}

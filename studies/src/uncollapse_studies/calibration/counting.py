@@ -1,14 +1,12 @@
-"""False and missed alarms of the verdicts, counted over architectures and trained models."""
+"""False and missed alarms of the verdicts, counted over architectures and trained models, seen and held out."""
 
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,13 +17,14 @@ from uncollapse.diagnosis import Diagnosis, diagnose
 
 from ..trained_models import TRAINED
 from .architectures import ARCHITECTURES, Inputs, batch, build
-from .faults import FAULTS, HARMLESS, planted
+from .faults import FAULTS, GRADED, HARMLESS, Plant, planted
+from .margins import PARTS, numbers
 
 SEEDS = 2  # draws of random weights; faults are planted in the first
 KINDS = ("not finite", "dead network", "dead attention", "rank collapse", "entropy collapse")
 COLUMNS = {
-    "heads": ("gap_mean", "gap_max", "entropy_normalised", "sink_strongest"),
-    "layers": ("cosine_aligned", "residual_frobenius"),
+    "heads": ("gap_mean", "gap_max", "entropy_normalised", "sink", "sink_strongest"),
+    "layers": ("cosine_aligned", "cosine_centred_aligned", "cosine_mean", "residual_ratio", "residual_frobenius"),
 }
 SHARES = (0.01, 0.05, 0.5, 0.95, 0.99)
 
@@ -36,10 +35,11 @@ class Subject:
 
     name: str
     weights: str
+    part: str  # "seen" when thresholds and faults were made, or "held out"
     fresh: Callable[[], Any]
     inputs: Callable[[int], Inputs]
 
-    def diagnosed(self, plant: Callable[[Any], list[Any]], seed: int = 0) -> Diagnosis:
+    def diagnosed(self, plant: Plant, seed: int = 0) -> Diagnosis:
         """The report on a fresh model with what is planted."""
         report: Diagnosis = planted(
             self.fresh(), plant, lambda model: diagnose(model, self.inputs(seed), progress=False)
@@ -48,13 +48,14 @@ class Subject:
 
 
 def subjects() -> Iterator[Subject]:
-    """Every architecture with random weights, and the trained models where they lie."""
-    for name in ARCHITECTURES:
+    """Every architecture with random weights, every second one held out, and the trained models where they lie."""
+    for number, name in enumerate(ARCHITECTURES):
         for seed in range(SEEDS):
-            yield Subject(name, f"random {seed}", partial(build, name, seed), partial(batch, name, 4))
+            fresh, drawn = partial(build, name, seed), partial(batch, name, 4)
+            yield Subject(name, f"random {seed}", PARTS[number % 2], fresh, drawn)
     for name, load in TRAINED.items() if os.environ.get(DATA_VARIABLE) else ():
         model, inputs = load()
-        yield Subject(name, "trained", partial(copy.deepcopy, model), partial(_half, inputs))
+        yield Subject(name, "trained", PARTS[0], partial(copy.deepcopy, model), partial(_half, inputs))
 
 
 def _half(inputs: Inputs, seed: int) -> Inputs:
@@ -69,18 +70,28 @@ def count(progress: Callable[[str], object] = print) -> tuple[pd.DataFrame, dict
     rows, healthy = [], []
     for subject in subjects():
         progress(f"{subject.name}, {subject.weights}")
-        about = {"model": subject.name, "weights": subject.weights}
+        about = {"model": subject.name, "weights": subject.weights, "part": subject.part, "counted": True}
         for case, plant in HARMLESS.items():
             report = subject.diagnosed(plant)
-            rows.append({**about, "case": case, "fault": "", **_found(report)})
+            rows.append({**about, "case": case, "fault": "", **_found(report), **numbers(report)})
             if case == "as it is":
                 rows[-1]["agrees"] = _signature(report) == _signature(subject.diagnosed(plant, seed=1))
                 healthy += [report] if subject.weights == "trained" else []
-        for case, fault in FAULTS.items() if subject.weights != "random 1" else ():
-            found = _found(subject.diagnosed(fault.plant))
-            named = any(found[kind] for kind in fault.found_by)
-            rows.append({**about, "case": case, "fault": fault.found_by[0], **found, "named": named})
+        for case, strength, kind, plant in _faults() if subject.weights != "random 1" else ():
+            report = subject.diagnosed(plant)
+            found = _found(report) | numbers(report)
+            gross = case not in GRADED or strength == GRADED[case].strengths[-1]
+            planted = {"case": case, "strength": strength, "fault": kind, "counted": gross, "named": found[kind]}
+            rows.append({**about, **planted, **found})
     return pd.DataFrame(rows), _quantiles(healthy)
+
+
+def _faults() -> Iterator[tuple[str, float | None, str, Plant]]:
+    for case, fault in FAULTS.items():
+        yield case, None, fault.named, fault.plant
+    for case, series in GRADED.items():
+        for strength in series.strengths:
+            yield case, strength, series.named, series.plant(strength)
 
 
 def _found(report: Diagnosis) -> dict[str, bool]:
@@ -102,45 +113,13 @@ def _quantiles(reports: list[Diagnosis]) -> dict[str, dict[str, float]]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """By verdict: planted faults and how many were missed, healthy models and how many were called so."""
-    healthy = rows[rows["fault"] == ""]
+    """By verdict and part: gross faults and how many were missed, healthy models and how many were called so."""
     lines = []
     for kind in KINDS:
-        of_kind = rows[rows["fault"] == kind]
-        lines.append(
-            {
-                "verdict": kind,
-                "planted": len(of_kind),
-                "missed": int((~of_kind["named"].astype(bool)).sum()),
-                "healthy": len(healthy),
-                "false": int(healthy[kind].sum()),
-            }
-        )
+        for part in PARTS:
+            some = rows[rows["counted"] & (rows["part"] == part)]
+            healthy, of_kind = some[some["fault"] == ""], some[some["fault"] == kind]
+            missed, false = int((~of_kind["named"].astype(bool)).sum()), int(healthy[kind].sum())
+            counts = {"planted": len(of_kind), "missed": missed, "healthy": len(healthy), "false": false}
+            lines.append({"verdict": kind, "part": part, **counts})
     return pd.DataFrame(lines)
-
-
-def markdown(rows: pd.DataFrame) -> str:
-    """The table in docs/diagnose.md."""
-    table = summary(rows)
-    lines = ["| verdict | planted faults | missed | healthy models | false alarms |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| {r.verdict} | {r.planted} | {r.missed} | {r.healthy} | {r.false} |" for r in table.itertuples()]
-    whole = rows[rows["case"] == "as it is"]
-    agree = whole["agrees"].astype(bool)
-    architectures = rows.loc[rows["weights"] != "trained", "model"].nunique()
-    trained = rows.loc[rows["weights"] == "trained", "model"].nunique()
-    lines += [
-        "",
-        f"{architectures} architectures of transformers with random weights, {SEEDS} draws each, and {trained} trained "
-        f"models; {len(FAULTS)} kinds of planted faults; {len(HARMLESS)} harmless changes. On a second sample of "
-        f"sequences the verdict on {agree.sum()} of the {len(agree)} models as they are is the same.",
-    ]
-    return "\n".join(lines)
-
-
-def write(folder: Path, rows: pd.DataFrame, quantiles: dict[str, dict[str, float]]) -> None:
-    """The counts, and what is usual."""
-    rows.to_csv(folder / "cases.csv", index=False)
-    summary(rows).to_csv(folder / "summary.csv", index=False)
-    about = {"about": "quantiles over the heads and layers of healthy trained models", "quantiles": quantiles}
-    (folder / "usual.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    (folder / "table.md").write_text(markdown(rows) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Faults planted in a model, of eight kinds, each with the verdicts that name it; and changes that do no harm."""
+"""Faults planted in a model, of eight kinds, two of them in graded strengths; and changes that do no harm."""
 
 from __future__ import annotations
 
@@ -12,16 +12,26 @@ from torch import Tensor, nn
 
 from uncollapse.diagnosis.stacks import find_stacks
 
-LARGE = 1e4  # by which queries are multiplied: random weights of tiny models have scores of some thousandths
-CONTRACTION = 0.02  # what is left of the differences between tokens
+CONTRACTION = 0.02  # what is left of the differences between tokens, block by block
+Plant = Callable[[Any], list[Any]]  # gives handles of hooks, if it needs any
 
 
 @dataclass(frozen=True)
 class Fault:
-    """How a fault is planted in the blocks of a model, and the kinds of verdict that count as finding it."""
+    """How a fault is planted in the blocks of a model, and the kind of verdict that names it."""
 
-    plant: Callable[[Any], list[Any]]  # gives handles of hooks, if it needs any
-    found_by: tuple[str, ...]
+    plant: Plant
+    named: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One fault in strengths from weak to gross; the last one counts as a fault, the others show where it begins."""
+
+    plant: Callable[[float], Plant]
+    named: str
+    strengths: tuple[float, ...]
+    shows: str  # the column of `margins.numbers` that says what the fault does
 
 
 def _blocks(model: Any) -> list[nn.Module]:
@@ -29,12 +39,14 @@ def _blocks(model: Any) -> list[nn.Module]:
     return list(find_stacks(model).values())[-1]
 
 
-def _attention(block: nn.Module, *words: str) -> list[nn.Parameter]:
+def _attention(block: nn.Module, *words: str, biases: bool = False) -> list[nn.Parameter]:
+    """The weight matrices, and the biases too if asked for, of the self-attention that have one of the words."""
     return [
         parameter
         for path, parameter in block.named_parameters()
-        if "att" in path.lower() and any(word in path.lower() for word in words) and path.endswith("weight")
-        if parameter.dim() == 2 and not ("cross" in path.lower() or "encoder_attn" in path.lower() or "encdec" in path)
+        if "att" in path.lower() and any(word in path.lower() for word in words)
+        if (parameter.dim() == 2 and path.endswith("weight")) or (biases and path.endswith("bias"))
+        if not ("cross" in path.lower() or "encoder_attn" in path.lower() or "encdec" in path)
     ]
 
 
@@ -66,16 +78,21 @@ def _half_infinite(model: Any) -> list[Any]:
     return []
 
 
-def _explode(model: Any) -> list[Any]:
+def _explode(times: float) -> Plant:
     """Queries after their norm, where they have one, and without a cap, which would hold their scores."""
-    block = _with_softmax(model)
-    norms = [p for path, p in block.named_parameters() if "q_norm" in path and path.endswith("weight")]
-    for parameter in norms or _attention(block, *QUERY):
-        parameter.data.mul_(LARGE).add_(LARGE if norms else 0.0)  # Qwen3-Next's norms add one to their weight
-    for module in block.modules():
-        if getattr(module, "attn_logit_softcapping", None) is not None:
-            module.attn_logit_softcapping = None  # type: ignore[assignment]
-    return []
+
+    def plant(model: Any) -> list[Any]:
+        block = _with_softmax(model)
+        norms = [p for path, p in block.named_parameters() if "q_norm" in path and path.endswith("weight")]
+        for parameter in norms or _attention(block, *QUERY):
+            added = 1.0 if norms and not parameter.any() else 0.0  # Qwen3-Next's norms add one to their weight
+            parameter.data.add_(added).mul_(times).sub_(added)
+        for module in block.modules():
+            if getattr(module, "attn_logit_softcapping", None) is not None:
+                module.attn_logit_softcapping = None  # type: ignore[assignment]
+        return []
+
+    return plant
 
 
 def _silent(model: Any) -> list[Any]:
@@ -85,7 +102,7 @@ def _silent(model: Any) -> list[Any]:
 
 
 def _blind(model: Any) -> list[Any]:
-    for parameter in _attention(_with_softmax(model), *QUERY):
+    for parameter in _attention(_with_softmax(model), *QUERY, biases=True):
         parameter.data.zero_()
     return []
 
@@ -100,37 +117,38 @@ def _contract(share: float) -> Callable[[nn.Module, Any, Any], Any]:
     return hook
 
 
-def _alike(model: Any) -> list[Any]:
-    return [_blocks(model)[-1].register_forward_hook(_contract(1e-3))]
+def _alike(share: float) -> Plant:
+    return lambda model: [_blocks(model)[-1].register_forward_hook(_contract(share))]
 
 
 def _gradually(model: Any) -> list[Any]:
     return [block.register_forward_hook(_contract(CONTRACTION)) for block in _blocks(model)]
 
 
+TIMES = (10, 30, 100, 300, 1000, 3000, 10_000)  # random weights of tiny models have scores of some thousandths
+GRADED: dict[str, Series] = {
+    "queries of one layer": Series(_explode, "entropy collapse", TIMES, "any_gap"),
+    "differences of tokens, last block": Series(_alike, "rank collapse", (0.3, 0.1, 0.03, 0.01, 1e-3), "any_residual"),
+}
 FAULTS: dict[str, Fault] = {
-    "NaN in one weight": Fault(_nan, ("not finite",)),
-    "a block of infinite weights": Fault(_half_infinite, ("not finite",)),
-    "all weights zero": Fault(_zero, ("dead network",)),
-    "queries of one layer x 10,000": Fault(_explode, ("entropy collapse",)),
-    "queries of one layer zero": Fault(_blind, ("dead attention",)),
-    "attention output of one layer zero": Fault(_silent, ("dead attention",)),
-    "tokens of the last block alike": Fault(_alike, ("rank collapse",)),
-    "tokens contract block by block": Fault(_gradually, ("rank collapse",)),
+    "NaN in one weight": Fault(_nan, "not finite"),
+    "a block of infinite weights": Fault(_half_infinite, "not finite"),
+    "all weights zero": Fault(_zero, "dead network"),
+    "queries of one layer zero": Fault(_blind, "dead attention"),
+    "attention output of one layer zero": Fault(_silent, "dead attention"),
+    "tokens contract block by block": Fault(_gradually, "rank collapse"),
 }
 
 
-def _offset(model: Any) -> list[Any]:
+def _offset(times: float) -> Plant:
     """A coordinate that all tokens share, as trained models have it; not in a block that runs again and again."""
-    if len(_blocks(model)) == 1:
-        return []
 
     def hook(_block: nn.Module, _args: Any, output: Any) -> Any:
         tokens: Tensor = (output[0] if isinstance(output, tuple) else output).clone()
-        tokens[..., 0] = 3.0 * tokens.norm(dim=-1).mean()
+        tokens[..., 0] = times * tokens.norm(dim=-1).mean()
         return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
 
-    return [_blocks(model)[-1].register_forward_hook(hook)]
+    return lambda model: [_blocks(model)[-1].register_forward_hook(hook)] if len(_blocks(model)) > 1 else []
 
 
 def _larger_values(model: Any) -> list[Any]:
@@ -155,14 +173,15 @@ PROJECTION: tuple[str, ...] = ("self_attn.o_proj.", "attention.out_lin.", "atten
 PROJECTION += ("attention.o_proj.", "self_attn.out_proj.", "self_attn.dense.")
 
 
-HARMLESS: dict[str, Callable[[Any], list[Any]]] = {
+HARMLESS: dict[str, Plant] = {
     "as it is": lambda model: [],
-    "one coordinate in common": _offset,
+    "one coordinate in common, 3 times as long as the rest": _offset(3.0),
+    "one coordinate in common, 12 times as long as the rest": _offset(12.0),
     "values x 3, output / 3": _larger_values,
 }
 
 
-def planted(model: Any, plant: Callable[[Any], list[Any]], run: Callable[[Any], Any]) -> Any:
+def planted(model: Any, plant: Plant, run: Callable[[Any], Any]) -> Any:
     """What `run` gives for the model with a fault; hooks are removed afterwards, weights stay changed."""
     with torch.no_grad():
         handles = plant(model)

@@ -18,7 +18,7 @@ class CalibrationOptions:
     """Options of `uncollapse reproduce calibration`."""
 
     out: Path = option(Path("calibration"), "folder for the counts and the quantiles of healthy models")
-    docs: Path | None = option(None, "a page whose table between the calibration marks is written anew")
+    docs: Path | None = option(None, "a page whose tables between the calibration marks are written anew")
     usual: Path | None = option(None, "a file that gets the quantiles too: diagnosis/usual.json in a checkout")
     force: bool = option(False, "replace the files of an earlier run")
 
@@ -26,7 +26,8 @@ class CalibrationOptions:
 def run(settings: CalibrationOptions) -> int:
     """Plant, diagnose, count, write."""
     with output_folder(settings.out, settings.force) as folder:  # refuses before any work is done
-        from ..calibration.counting import count, markdown, write
+        from ..calibration.counting import count
+        from ..calibration.tables import markdown, write
 
         rows, quantiles = count(lambda what: print(what, file=sys.stderr, flush=True))
         write(folder, rows, quantiles)
@@ -49,7 +50,7 @@ def _replace(page: Path, table: str) -> None:
 
 COMMAND = Command(
     name="reproduce calibration",
-    summary="Plant faults of eight kinds in many architectures and count false and missed alarms of each verdict.",
+    summary="Plant faults of eight kinds in many architectures: false and missed alarms, and margins of thresholds.",
     example="uncollapse reproduce calibration --out calibration",
     options=CalibrationOptions,
     run=run,
