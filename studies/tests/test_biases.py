@@ -24,6 +24,7 @@ def run(tmp_path):
         attention.query.bias[0] = 3.0
         attention.key.weight.copy_(torch.eye(8) * 3)
     model.save_pretrained(folder / "model")
+    (folder / "model" / "manifest.json").unlink()  # changed on purpose
     return folder
 
 

@@ -11,7 +11,18 @@ from tests.report.diagnoses import HOSTILE, diagnosis
 
 LAYERS, HEADS = 6, 4
 COMPANIONS = ("eigenvalues", "propagation", "entropy-histogram")
-SINGLE = ("depth-strip", "similarity-violins", "entropy-violins", "entropy-violins-of-heads", "head-map", *COMPANIONS)
+SINGLE = (
+    *("depth-strip", "similarity-violins", "entropy-violins", "entropy-violins-of-heads", "head-map", "gap-points"),
+    *COMPANIONS,
+)
+    "depth-strip",
+    "similarity-violins",
+    "entropy-violins",
+    "entropy-violins-of-heads",
+    "head-map",
+    "gap-points",
+    *COMPANIONS,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForMaskedLM, GPT2Config
+from transformers import BertConfig, GPT2Config
 
 from tests.data.datasets_here import needs_data
-from uncollapse.data.sample import sample_for
 from uncollapse.data.text import Corpus, load_text
 from uncollapse.data.tokenizers import load_tokenizer, tokenizer_sha256
 from uncollapse.data.tokens import TokenBlocks, token_data
@@ -98,14 +97,6 @@ def test_a_model_without_a_tokenizer_has_none_rather_than_an_empty_one(config, t
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="give the path of a folder with a tokenizer"):
         load_tokenizer(str(tmp_path), Corpus("example", ("a text\n",), ("a text\n",)))
-
-
-def test_a_sample_for_a_model_without_a_tokenizer_says_that_it_is_bytes(tmp_path):
-    config = BertConfig(num_hidden_layers=1, hidden_size=4, num_attention_heads=1, intermediate_size=4, vocab_size=300)
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    batches, about = sample_for(BertForMaskedLM.from_pretrained(tmp_path))
-    assert "no tokenizer was found" in about
-    assert len(batches[0]["input_ids"].unique()) > 10
 
 
 def test_a_folder_with_a_tokenizer_is_read(tmp_path):

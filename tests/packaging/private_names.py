@@ -10,8 +10,11 @@ from importlib.util import find_spec
 
 import torch
 import transformers as hf
-from accelerate import PartialState
+from accelerate import PartialState, cpu_offload
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from uncollapse.models import _torch_internals as internals
 
 CONFIG = {"n_layer": 1, "n_embd": 4, "n_head": 1, "vocab_size": 8, "n_positions": 4}
 
@@ -54,11 +57,46 @@ def interpreter_prepares_a_language() -> bool:
     return callable(interpreter._patch_lang)
 
 
+def always_called_hooks_are_listed() -> bool:
+    module = nn.Linear(1, 1)
+    return module.register_forward_hook(print, always_call=True).id in module._forward_hooks_always_called
+
+
+def offloading_leaves_a_hook() -> bool:
+    module = cpu_offload(nn.Sequential(nn.Linear(1, 1)), torch.device("cpu"))
+    return module[0]._hf_hook.execution_device == torch.device("cpu")
+
+
+def region_is_seen() -> bool:
+    seen = []
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        seen.append(internals.current_region())
+        return x * x
+
+    checkpoint(region, torch.ones(1, requires_grad=True), use_reentrant=False).sum().backward()
+    return [found is not None and found.again for found in seen] == [False, True] and seen[0] is not None
+
+
+def transform_is_seen() -> bool:
+    seen = []
+    torch.func.vmap(lambda x: seen.append(internals.in_transform()) or x)(torch.ones(2))
+    return seen == [True] and not internals.in_transform()
+
+
 PRIVATE = {  # name -> why it is used, and whether it does here what is expected of it
     "_patch_lang": ("repairs of Triton's interpreter, for tests", interpreter_prepares_a_language),
     "_version": ("a tensor that was changed in place is noticed", tensor_counts_changes),
     "_base": ("a view is told from its parameter", lambda: (whole := torch.zeros(2))[:1]._base is whole),
     "_forward_hooks": ("hooks are found and reordered", lambda: hooks_are_in("_forward_hooks")),
+    "_forward_hooks_always_called": ("hooks are removed", always_called_hooks_are_listed),
+    "_hf_hook": ("weights that accelerate keeps elsewhere are found", offloading_leaves_a_hook),
+    "_C": ("function modes are switched off", lambda: callable(torch._C.DisableTorchFunction)),
+    "_autograd": ("a checkpointed region is noticed", region_is_seen),
+    "_top_saved_tensors_default_hooks": ("a checkpointed region is noticed", region_is_seen),
+    "_torchdynamo_orig_callable": ("torch wraps the hook of a checkpointed region in it", region_is_seen),
+    "_current_graph_task_id": ("a recomputation is told from a forward pass", lambda: not internals.in_backward()),
+    "_functorch": ("vmap is refused", transform_is_seen),
     "_forward_pre_hooks": ("hooks are found and reordered", lambda: hooks_are_in("_forward_pre_hooks")),
     "_forward_hooks_with_kwargs": ("the same", lambda: hooks_are_in("_forward_hooks_with_kwargs")),
     "_forward_pre_hooks_with_kwargs": ("the same", lambda: hooks_are_in("_forward_pre_hooks_with_kwargs")),

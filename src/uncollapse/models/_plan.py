@@ -26,7 +26,8 @@ class Argument:
     key: int | str = 0
 
     def __str__(self) -> str:
-        return self.module if self.key == 0 else f"{self.module} (argument {self.key!r})"
+        where = self.module or "the model itself"
+        return where if self.key == 0 else f"{where} (argument {self.key!r})"
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def plan(
     layers.#.self_attn: 1 layer of 2 heads, MultiheadAttention
       layer 1: layers.0.self_attn
         block    layers.0
-        x        layers.0
+        x        the model itself
         y        layers.0.self_attn
         W_O      layers.0.self_attn
         W_Q, W_K layers.0.self_attn.in_proj_weight

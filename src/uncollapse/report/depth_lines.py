@@ -65,23 +65,22 @@ def depth_lines(
     tooltips = [*series_tooltip(names), *tooltip(layer=integer("layer"), value=title.lower())]
     colour = series_colour(names)
     encoding = {"x": {"field": "layer", **x}, "y": y, "tooltip": tooltips, **colour}
-    widths = {"domain": dashes["domain"], "range": [5, 3.5, 2.5, 1.5]}  # so that equal lines show around each other
-    line = {
-        "mark": {"type": "line", "strokeCap": "butt"},
-        "encoding": {
-            **encoding,
-            "strokeWidth": {"field": "report", "type": "nominal", "scale": widths, "legend": None}
-            if len(names) > 1
-            else {"value": 2},
-            "strokeDash": {"field": "report", "type": "nominal", "scale": dashes, "legend": colour["color"]["legend"]},
-        },
-    }
+    widths = [5, 3.5, 2.5, 1.5] if len(names) > 1 else [2]  # so that equal lines show around each other
+    dash = {"field": "report", "type": "nominal", "scale": dashes, "legend": colour["color"]["legend"]}
+    lines = [
+        {
+            "transform": [{"filter": f"datum.report == {number}"}],
+            "mark": {"type": "line", "strokeCap": "butt", "strokeWidth": width},
+            "encoding": {**encoding, "strokeDash": dash},
+        }
+        for number, width in zip(dashes["domain"], widths, strict=False)
+    ]
     points = {"mark": {"type": "point", "filled": True, "opacity": 1, "size": 30}, "encoding": encoding}
     spec = {
         "title": f"{title}, {moment}" if moment else title,
         "data": {"table": name},
         "params": parameters(layer=1, names=list(names)),
         "transform": series_names(names),
-        "layer": [band, line, points],
+        "layer": [band, *lines, points],
     }
     return Chart(name.replace("_", "-"), full_width(spec, height=216), caption, {name: table})

@@ -17,8 +17,7 @@ def run_group(file, *options):
     run = subprocess.run(
         command, env={**os.environ, **INTERPRETED}, cwd=HERE.parents[2], capture_output=True, text=True
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
+    assert run.returncode == 0, run.stdout + run.stderr  # pytest exits with 5 if it has run no test
 
 
 def test_the_kernels_are_the_definition():
