@@ -15,14 +15,6 @@ SINGLE = (
     *("depth-strip", "similarity-violins", "entropy-violins", "entropy-violins-of-heads", "head-map", "gap-points"),
     *COMPANIONS,
 )
-    "depth-strip",
-    "similarity-violins",
-    "entropy-violins",
-    "entropy-violins-of-heads",
-    "head-map",
-    "gap-points",
-    *COMPANIONS,
-)
 
 
 @pytest.fixture(scope="module")
