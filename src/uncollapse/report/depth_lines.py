@@ -64,16 +64,16 @@ def depth_lines(
     dashes = {"domain": list(range(1, len(names) + 1)), "range": [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]}
     tooltips = [*series_tooltip(names), *tooltip(layer=integer("layer"), value=title.lower())]
     colour = series_colour(names)
-    encoding = {"x": {"field": "layer", **x}, "y": y, "tooltip": tooltips, **colour}
-    widths = [5, 3.5, 2.5, 1.5] if len(names) > 1 else [2]  # so that equal lines show around each other
-    dash = {"field": "report", "type": "nominal", "scale": dashes, "legend": colour["color"]["legend"]}
-    lines = [
+    encoding: Spec = {"x": {"field": "layer", **x}, "y": y, "tooltip": tooltips, **colour}
+    widths = [5.0, 3.5, 2.5, 1.5] if len(names) > 1 else [2.0]  # so that equal lines show around each other
+    dash: Spec = {"field": "report", "type": "nominal", "scale": dashes, "legend": colour["color"]["legend"]}
+    lines: list[Spec] = [
         {
             "transform": [{"filter": f"datum.report == {number}"}],
             "mark": {"type": "line", "strokeCap": "butt", "strokeWidth": width},
             "encoding": {**encoding, "strokeDash": dash},
         }
-        for number, width in zip(dashes["domain"], widths, strict=False)
+        for number, width in enumerate(widths[: len(names)], start=1)
     ]
     points = {"mark": {"type": "point", "filled": True, "opacity": 1, "size": 30}, "encoding": encoding}
     spec = {
