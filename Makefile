@@ -6,7 +6,7 @@ CORE := .venv-core
 # What needs torch, numpy, pandas and tqdm alone.
 CORE_TESTS := tests/attention tests/metrics tests/theory tests/test_core.py tests/diagnosis/test_observer.py
 
-.PHONY: demo test test-slow test-core attack lint bench clean
+.PHONY: demo test test-slow test-core attack lint bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/uncollapse demo --force
@@ -32,6 +32,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, into site/, from docs/ and the docstrings; without a network. A warning or a dead link is an error.
+docs: $(STAMP)
+	$(BIN)/python docs/generator/build.py
+
 bench: $(STAMP)
 	$(BIN)/uncollapse bench --force
 
@@ -55,4 +59,4 @@ endif
 	touch $@
 
 clean:
-	rm -rf .venv $(CORE)
+	rm -rf .venv $(CORE) site

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import theory as theory
     from .attention import AttentionOnly as AttentionOnly
     from .attention import HiddenState as HiddenState
+    from .attention import HopfieldAttention as HopfieldAttention
     from .attention import ScoreRule as ScoreRule
     from .attention import hopfield_attention as hopfield_attention
     from .attention import release_memory as release_memory
@@ -18,21 +19,24 @@ if TYPE_CHECKING:
     from .diagnosis import Observer as Observer
     from .diagnosis import diagnose as diagnose
     from .models.convert import convert as convert
-    from .models.convert import from_pretrained as from_pretrained
     from .models.convert import plan as plan
-    from .models.convert import restore as restore
     from .models.convert import set_alpha as set_alpha
     from .models.learned import parameter_groups as parameter_groups
-    from .models.saving import load as load
-    from .models.saving import save as save
     from .remedies import LocaterCallback as LocaterCallback
+    from .remedies import apply as apply
+    from .remedies import from_pretrained as from_pretrained
+    from .remedies import load as load
     from .remedies import locater_penalty as locater_penalty
+    from .remedies import restore as restore
+    from .remedies import save as save
     from .training import Recipe as Recipe
     from .training import Run as Run
     from .training import train as train
     from .training.compare import Comparison as Comparison
     from .training.compare import compare as compare
     from .watching import DiagnoseCallback as DiagnoseCallback
+    from .watching import Watch as Watch
+    from .watching import watch as watch
 
 __version__ = "0.2.0"
 
@@ -42,25 +46,29 @@ _ROOM_OF = {  # public name -> the room it lives in, imported on first use
     "DiagnoseCallback": "watching",
     "Diagnosis": "diagnosis",
     "HiddenState": "attention",
+    "HopfieldAttention": "attention",
     "LocaterCallback": "remedies",
     "Observer": "diagnosis",
     "Recipe": "training",
     "Run": "training",
     "ScoreRule": "attention",
+    "Watch": "watching",
+    "apply": "remedies",
     "compare": "training.compare",
     "convert": "models",
     "diagnose": "diagnosis",
-    "from_pretrained": "models",
+    "from_pretrained": "remedies",
     "hopfield_attention": "attention",
-    "load": "models",
+    "load": "remedies",
     "locater_penalty": "remedies",
     "parameter_groups": "models",
     "plan": "models",
     "release_memory": "attention",
-    "restore": "models",
-    "save": "models",
+    "restore": "remedies",
+    "save": "remedies",
     "set_alpha": "models",
     "train": "training",
+    "watch": "watching",
 }
 _ROOMS = ("metrics", "remedies", "theory")
 _DEPRECATED = {  # name of version 0.1 -> where it is, and what to use instead

@@ -14,6 +14,7 @@ EXTRA_OF = {  # top-level package -> the extra of uncollapse that installs it
     "PIL": "hf",
     "safetensors": "hf",
     "scipy": "train",
+    "shtab": "completion",
     "sklearn": "hf",
     "tokenizers": "hf",
     "transformers": "hf",

@@ -210,7 +210,8 @@ def test_laptop_cells_have_one_budget_and_rate_in_an_artefact():
     for artefact in ARTEFACTS.values():
         recipes = [cell.resolved() for cell in artefact.all_cells("laptop")]
         assert len({(r.steps, r.batch_size, r.weight_decay, r.data) for r in recipes}) == 1
-        assert artefact.following is not None or len({r.learning_rate for r in recipes}) == 1
+        by_rate = artefact.following is not None or artefact.module == "remedies.rates"  # what these are about
+        assert by_rate or len({r.learning_rate for r in recipes}) == 1
         names = [cell.name for cell in artefact.all_cells("laptop")]
         assert len(set(names)) == len(names)
         seeds = [cell.seed for cell in artefact.all_cells("laptop")]

@@ -11,6 +11,7 @@ from uncollapse_studies.cells.running import CellWorkspace, run_cells
 from uncollapse_studies.cells.store import Store
 from uncollapse_studies.readme_table import BEGIN, END, README, central_table, readme_text
 from uncollapse_studies.results_page import PAGE, markdown, results_text
+from uncollapse_studies.what_helps import PAGE as WHAT_HELPS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +45,7 @@ def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path):
 
 
 def test_every_artefact_has_a_section():
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in (PAGE, WHAT_HELPS))
     assert all(f"\n## {id}\n" in text for id in ARTEFACTS)
 
 

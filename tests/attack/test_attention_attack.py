@@ -33,7 +33,7 @@ if sys.argv[2] == "overflow":
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("backend", ["carried", "stacked"])
+@pytest.mark.parametrize("backend", ["carried", "reversible", "stacked"])
 def test_random_layers_are_those_of_the_definition(backend, engine, full, promise, monkeypatch):
     monkeypatch.setenv("UNCOLLAPSE_NATIVE", ENGINES[engine])
     if engine == "C++":

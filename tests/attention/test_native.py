@@ -123,7 +123,7 @@ def test_the_compiled_operators_pass_opcheck():
     for reverse in (False, True):
         more = {**settings, "reverse": reverse}
         opcheck(ops.carried_backward.default, arguments, more, test_utils=fakes_and_schema)
-    settings = {"weights": [0.5, 0.5, 0.3, 0.3], **softmax}
+    settings = {"weights": [0.5, 0.5, 0.3, 0.3], "cap": 5.0, **softmax}
     opcheck(ops.stacked_forward.default, ([q, out], [k, v], v), settings, test_utils=fakes_and_schema)
     arguments = (out, [q, out], [k, v], v, out, rows)
     opcheck(ops.stacked_backward.default, arguments, settings, test_utils=fakes_and_schema)

@@ -27,7 +27,7 @@ TINY = WorkloadSizes(tokens=8, images=1, prompt=4, new_tokens=2, layers=1, batch
 def test_every_model_gets_a_ratio():
     cells = list(measure_models(TINY, rounds=1, budget=1.0, compile_time=False))
     step = "training step"
-    works = [step, step, step, "generate", "diagnose", "entropy and cosine only", step]
+    works = [step, step, step, step, step, "generate", "diagnose", "entropy and cosine only", step]
     assert [cell.work for cell in cells] == works
     for cell in cells:
         assert cell.ratio > 0 or "is not installed" in cell.note

@@ -96,6 +96,11 @@ def test_choosing_among_the_heads_of_a_layer_and_in_the_menus(visit, report_file
     assert choice(page) == ("1", "4")
 
 
+def test_thresholds_are_drawn_once_and_not_once_for_each_head(visit, report_file):
+    texts = visit(report_file).page.locator("#gap-points text")
+    assert texts.filter(has_text="saturated:").count() == texts.filter(has_text="usual:").count() == 1
+
+
 def test_metric_menu_recolours_the_map_and_explains_itself(visit, report_file):
     page = visit(report_file).page
     before, words = drawing(page, "head-map"), page.locator('[data-words-of="metric"]').text_content()

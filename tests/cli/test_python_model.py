@@ -39,6 +39,14 @@ def test_a_module_of_a_file_is_diagnosed(file, example, capsys):
     report = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in report["layers"]] == ["layers.0.self_attn", "layers.1.self_attn"]
     assert report["info"]["sequences"] == (2 if example == "batches" else 1)
+    assert report["info"]["sample"] == example  # without the folders above it
+
+
+def test_options_that_would_mean_nothing_are_refused(file, capsys):
+    for option in ("data", "tokenizer", "dtype"):
+        value = "float32" if option == "dtype" else "somewhere"
+        assert main(["diagnose", f"{file}:build", "--example", "batch", "--json", f"--{option}", value]) == 2
+        assert f"--{option} does not go with FILE.py:build" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import uncollapse as uc
 from tests.diagnosis.trained import TRAINED, needs_data
+from uncollapse.diagnosis.thresholds import SATURATED_GAP
 
 
 def drawn(*shape, seed=0):
@@ -60,6 +61,17 @@ def test_one_token_apart_does_not_hide_the_collapse_of_all_others():
     x[:, 0] = 20 * drawn(24, seed=3)
     report = of_tokens(x)
     assert report.layers["residual_frobenius"].item() > 0.5
+    assert kinds(report) == ["rank collapse"]
+
+
+@pytest.mark.parametrize("first", [16, 24])
+def test_two_kinds_of_tokens_are_a_rank_collapse_too(first):
+    """As in skip-free networks that did not learn: whatever the first token is, half of the tokens equal it."""
+    x = 1e-3 * drawn(2, 32, 24)
+    x[:, :first] += drawn(24, seed=1)
+    x[:, first:] += drawn(24, seed=2)
+    report = of_tokens(x)
+    assert report.layers["residual_frobenius"].item() > 0.3
     assert kinds(report) == ["rank collapse"]
 
 
@@ -120,8 +132,8 @@ def test_a_saturated_head_is_an_entropy_collapse():
 
 def test_a_head_that_looks_at_its_neighbour_is_healthy_until_its_scores_saturate():
     neighbour = torch.eye(16).roll(1, 1)
-    assert kinds(of_scores(20.0 * neighbour)) == ["healthy"]
-    assert kinds(of_scores(200.0 * neighbour)) == ["entropy collapse"]
+    assert kinds(of_scores(0.9 * SATURATED_GAP * neighbour)) == ["healthy"]
+    assert kinds(of_scores(1.1 * SATURATED_GAP * neighbour)) == ["entropy collapse"]
 
 
 def test_nan_is_a_verdict_of_its_own():

@@ -9,7 +9,8 @@ import transformers as hf
 
 import uncollapse as uc
 from tests.models.builders import BUILDERS, batch, build
-from uncollapse.models.learned import learned_parameters, raw_value, share
+from uncollapse.attention.learned import raw_value, share
+from uncollapse.models.learned import learned_parameters
 
 LEARNED = {"alpha": "learned", "alpha_hidden": "learned"}
 every = pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit"])
@@ -157,7 +158,7 @@ def test_what_is_learned_is_not_set():
         uc.convert(build("gpt2"), alpha="often")
     with pytest.raises(ValueError, match="give numbers, or 'learned' for parameters"):
         uc.convert(build("gpt2"), rule=uc.ScoreRule.hopfield(torch.tensor(0.5)))
-    with pytest.raises(ValueError, match=r"use uncollapse\.convert, or pass a tensor"):
+    with pytest.raises(ValueError, match="use convert or HopfieldAttention, or pass a tensor"):
         uc.hopfield_attention(*torch.randn(3, 1, 2, 5, 4), rule=uc.ScoreRule.hopfield("learned"))
 
 

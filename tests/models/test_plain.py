@@ -9,7 +9,7 @@ import torch
 
 import uncollapse as uc
 from tests.models.modules import LAYERS, MODULES, Biased, Recursion, build, first, vectors
-from uncollapse.models.plain import Plan
+from uncollapse.models.plain import LayerPlan, Plan, Stack
 
 READINGS = ("stream", "normed", "replace")
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}  # float64 through four layers
@@ -86,7 +86,15 @@ def test_the_plan_names_blocks_and_projections(name):
         assert layer.stream is not None
         assert layer.normed is not None
         assert layer.name in str(plan)
+        assert f"<code>{layer.name}</code>" in plan._repr_html_()
     assert Plan.from_data(json.loads(json.dumps(plan.to_data()))) == plan
+
+
+def test_a_notebook_shows_a_plan_escaped_with_what_is_missing_marked():
+    layer = LayerPlan("<img src=x>", "sdpa", 2, block="blocks.0", output="blocks.0.out")
+    html = Plan("<b>", (Stack("blocks.#", (layer,), "<i>why</i>"),), (("other", "<u>no</u>"),))._repr_html_()
+    assert not any(tag in html for tag in ("<img", "<i>", "<u>", "<b><b>"))
+    assert html.count("not found") == 3  # x, y, and the weights of queries and keys
 
 
 def test_set_alpha_acts_at_once():

@@ -32,8 +32,11 @@ def test_what_does_not_fit_gets_a_sentence(tmp_path):
     folder = uc.save(model, tmp_path / "model")
     with pytest.raises(FileExistsError):
         uc.save(model, folder)
-    with pytest.raises(ValueError, match="does not fit the module that build makes"):
+    with pytest.raises(ValueError, match=r"the plan names h\.2, which NanoGPT does not have"):
         uc.load(lambda: NanoGPT(layers=2), folder)
+    stock = uc.save(NanoGPT(), tmp_path / "stock")
+    with pytest.raises(ValueError, match="does not fit the module that build makes"):
+        uc.load(lambda: NanoGPT(layers=2), stock)
     with pytest.raises(ValueError, match=r"build must make a torch\.nn\.Module, and made a int"):
         uc.load(lambda: 3, folder)
     with pytest.raises(FileNotFoundError, match="holds no saved module"):
@@ -48,9 +51,9 @@ def test_what_does_not_fit_gets_a_sentence(tmp_path):
     file.write_text(json.dumps(about))
     with pytest.raises(ValueError, match="the saved plan is damaged"):
         uc.load(NanoGPT, folder)
-    (folder / "weights.pt").write_bytes(b"no weights")
+    (stock / "weights.pt").write_bytes(b"no weights")
     with pytest.raises(ValueError, match="is damaged, or holds more than weights"):
-        uc.load(NanoGPT, folder)
+        uc.load(NanoGPT, stock)
 
 
 def test_a_transformers_model_is_sent_to_its_own_call(tmp_path):

@@ -12,8 +12,10 @@ import torch
 import transformers as hf
 from accelerate import PartialState, cpu_offload
 from torch import nn
+from torch.distributed import distributed_c10d as c10d
 from torch.utils.checkpoint import checkpoint
 
+from uncollapse.attention._compiling import constant_result
 from uncollapse.models import _torch_internals as internals
 
 CONFIG = {"n_layer": 1, "n_embd": 4, "n_head": 1, "vocab_size": 8, "n_positions": 4}
@@ -78,10 +80,33 @@ def region_is_seen() -> bool:
     return [found is not None and found.again for found in seen] == [False, True] and seen[0] is not None
 
 
+def constants_are_marked_so() -> bool:
+    ours, theirs = constant_result(lambda: 1), torch.compiler.assume_constant_result(lambda: 1)
+    return vars(ours) == vars(theirs) != {}
+
+
 def transform_is_seen() -> bool:
     seen = []
     torch.func.vmap(lambda x: seen.append(internals.in_transform()) or x)(torch.ones(2))
     return seen == [True] and not internals.in_transform()
+
+
+def state_hooks_are_in(name: str) -> bool:
+    module = nn.Linear(1, 1)
+    register = module.register_load_state_dict_pre_hook if "_pre_" in name else module.register_state_dict_post_hook
+    return register(lambda *_: None).id in getattr(module, name)
+
+
+def compiling_in_place_leaves_a_mark() -> bool:
+    module = nn.Linear(1, 1)
+    before = module._compiled_call_impl
+    module.compile(backend="eager")
+    return before is None and module._compiled_call_impl is not None
+
+
+def registered_functions_are_in_a_mapping() -> bool:
+    hf.AttentionInterface.register("private-name", print)
+    return hf.AttentionInterface._global_mapping.pop("private-name") is print
 
 
 PRIVATE = {  # name -> why it is used, and whether it does here what is expected of it
@@ -96,10 +121,17 @@ PRIVATE = {  # name -> why it is used, and whether it does here what is expected
     "_top_saved_tensors_default_hooks": ("a checkpointed region is noticed", region_is_seen),
     "_torchdynamo_orig_callable": ("torch wraps the hook of a checkpointed region in it", region_is_seen),
     "_current_graph_task_id": ("a recomputation is told from a forward pass", lambda: not internals.in_backward()),
+    "_dynamo_marked_constant": ("torch.compile is told of constants, without its import", constants_are_marked_so),
     "_functorch": ("vmap is refused", transform_is_seen),
     "_forward_pre_hooks": ("hooks are found and reordered", lambda: hooks_are_in("_forward_pre_hooks")),
     "_forward_hooks_with_kwargs": ("the same", lambda: hooks_are_in("_forward_hooks_with_kwargs")),
     "_forward_pre_hooks_with_kwargs": ("the same", lambda: hooks_are_in("_forward_pre_hooks_with_kwargs")),
+    "_parameters": ("weights change without the type of their module", lambda: "weight" in nn.Linear(1, 1)._parameters),
+    "_state_dict_hooks": ("hooks are removed", lambda: state_hooks_are_in("_state_dict_hooks")),
+    "_load_state_dict_pre_hooks": ("the same", lambda: state_hooks_are_in("_load_state_dict_pre_hooks")),
+    "_compiled_call_impl": ("a module that was compiled in place is noticed", compiling_in_place_leaves_a_mark),
+    "_global_mapping": ("an attention function is taken back", registered_functions_are_in_a_mapping),
+    "_get_default_store": ("ranks wait for each other with a deadline", lambda: callable(c10d._get_default_store)),
     "_attn_implementation": ("which attention a model runs", lambda: gpt2().config._attn_implementation == "sdpa"),
     "_attn_implementation_internal": ("set without a check of its name", implementation_is_kept),
     "_can_set_attn_implementation": ("asked before it is set", lambda: gpt2()._can_set_attn_implementation()),

@@ -57,3 +57,29 @@ def test_after_a_worker_is_killed_torchrun_restarts_and_the_run_goes_on(parallel
     steps = [line["step"] for line in RunFolder(run).metrics() if "loss" in line]
     assert steps == list(range(1, 17))
     assert RunFolder(run).status()["status"] == "finished"
+
+
+def test_a_batch_that_eight_processes_cannot_share_is_told_once_and_at_once(tmp_path):
+    process = torchrun(tmp_path / "run", processes=3, **KEYS | {"batch_size": 4})
+    _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    sentence = "batch_size must be a multiple of processes x accumulation = 3 x 1, got 4; use --batch_size 3, or"
+    assert said.count(sentence) == 1
+
+
+def test_data_that_is_missing_is_told_once(tmp_path):
+    process = torchrun(tmp_path / "run", **KEYS | {"data": str(tmp_path / "absent.txt")})
+    _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert said.count("uncollapse train: ") == 1
+    assert "absent.txt" in said
+
+
+def test_a_batch_of_each_process(alone, tmp_path):
+    keys = PLAIN | {"batch_size": PLAIN["batch_size"] // 2, "batch_of": "process"}
+    process = torchrun(tmp_path / "run", steps=STEPS, **keys)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-3000:]
+    assert values(tmp_path / "run", "loss") == pytest.approx(values(alone.folder, "loss"), abs=1e-5)
+    kept = uc.Recipe.find(tmp_path / "run")
+    assert (kept.batch_size, kept.batch_of) == (PLAIN["batch_size"], "update")

@@ -45,6 +45,14 @@ def test_the_papers_models_have_the_published_size(name):
     assert size == pytest.approx(PUBLISHED[name], abs=0.06)
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_runs_on_up_to_eight_processes(name, processes):
+    recipe = Recipe.find(name).for_processes(processes)
+    assert recipe.batch_size % (processes * recipe.accumulation) == 0
+    assert recipe.for_processes(processes) == recipe  # a run that is resumed from its own folder
+
+
 def test_keys_replace_the_recipes_values_and_the_rest_stays():
     before, after = Recipe.find("quickstart"), resolve("quickstart", rule="revit", steps=7)
     changed = {k for k in KEYS if getattr(before, k) != getattr(after, k)}

@@ -55,20 +55,25 @@ def test_a_healthy_run_is_not_warned_of_and_its_numbers_are_logged(tmp_path):
         warnings.filterwarnings("error", message=r"step \d+")
         trainer = train(tmp_path, callback, rate=lambda step: 1e-3, steps=7)
     logged = [entry for entry in trainer.state.log_history if "diagnose/seconds" in entry]
-    assert [entry["step"] for entry in logged] == [3, 6]
+    assert [entry["step"] for entry in logged] == [0, 3, 6]
     assert logged[-1]["diagnose/layer_02/residual_ratio"] == callback.report.layers["residual_ratio"].iloc[1]
     assert "diagnose/layer_01_head_02/entropy_normalised" in logged[-1]
-    assert list(callback.reports) == [3, 6]
+    assert list(callback.reports) == [0, 3, 6]
     assert trainer.model.training  # left as it was found
 
 
-def test_without_batches_it_takes_the_sample_of_the_package(tmp_path):
+def test_without_batches_it_watches_the_forward_that_trains(tmp_path):
     callback = uc.DiagnoseCallback(every=2, keep=True)
-    train(tmp_path, callback, rate=lambda step: 1e-3, steps=4)
+    trainer = train(tmp_path / "run", callback, rate=lambda step: 1e-3, steps=4)
     assert list(callback.reports) == [2, 4]
-    samples = {report.info["sample"] for report in callback.reports.values()}
-    assert len(samples) == 1
-    assert samples != {"data given by the caller"}
+    assert callback.report.info["sample"] == "the training batch of update 4"
+    assert sorted(set(callback.watch.heads["step"])) == [2, 4]
+    last = callback.watch.heads.query("step == 4")
+    assert callback.report.heads["logit_max"].tolist() == last["logit_max"].tolist()
+    logged = [entry for entry in trainer.state.log_history if "diagnose/seconds" in entry]
+    assert [entry["step"] for entry in logged] == [2, 4]
+    assert not trainer.model._forward_pre_hooks  # left as it was found
+    assert "training batch of update 4" in callback.report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_numbers_go_where_the_trainer_reports(tmp_path, monkeypatch):
@@ -85,6 +90,8 @@ def test_numbers_go_where_the_trainer_reports(tmp_path, monkeypatch):
         tmp_path, uc.DiagnoseCallback({"input_ids": data()[:4]}, every=2), lambda step: 1e-3, 2, report_to="tensorboard"
     )
     assert any("diagnose/layer_01/entropy_min" in logs for step, logs in seen if step == 2)
+    assert {step for step, logs in seen if {"attention/largest_gap", "attention/verdict"} <= logs.keys()} == {0, 2}
+    assert all(isinstance(logs["attention/verdict"], str) for _, logs in seen if "attention/verdict" in logs)
 
 
 def told(course, *measurements):

@@ -23,8 +23,10 @@ from ._strips import (
     strip_output,
     sum_groups,
 )
-from ._tiling import Strip
+from ._tiling import TILE, Strip
 from .state import Engine, score_dtype
+
+LONG = 2048  # keys from which on several layers side by side no longer fit into the cache, and taller strips pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,14 @@ class StackedSettings:
     weights: tuple[Coefficient, ...]  # numbers, or (H,) for all of them
     softmax: SoftmaxSettings
     engine: Engine
+    cap: float = 0.0  # of the scores, 0 for none; only with cpp
 
     def cpp_arguments(self) -> dict[str, Any]:
         """The keyword arguments of the C++ operators."""
         weights = [number for weight in self.weights for number in numbers(weight)]
-        return {"weights": weights, **self.softmax.cpp_arguments()}
+        long = len(self.weights) > 1 and self.softmax.shape[3] >= LONG
+        tile = 2 * TILE if long else TILE
+        return {"weights": weights, "cap": self.cap, **self.softmax.cpp_arguments(), "tile": tile}
 
 
 def forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settings: StackedSettings) -> tuple[Tensor, Tensor]:

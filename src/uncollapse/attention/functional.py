@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.overrides import handle_torch_function, has_torch_function
 
+from ._arguments import autocast_dtype_of, check_mask, check_tensors
 from ._carried import carried_attention
 from ._coefficients import for_heads
 from ._reversible import refuse_small, reversible_attention
@@ -91,14 +93,24 @@ def hopfield_attention(
     >>> out.shape, state.layer
     (torch.Size([1, 2, 5, 4]), 2)
     """
+    if has_torch_function((q, k, v)):  # a mode that looks at attention calls, as it does at torch's own
+        options: dict[str, Any] = {"alpha_hidden": alpha_hidden}
+        options |= {"start": start, "attn_mask": attn_mask, "is_causal": is_causal}
+        options |= {"scale": scale, "dropout_p": dropout_p, "enable_gqa": enable_gqa, "rule": rule, "backend": backend}
+        options |= {"window": window, "depth": depth, "scores_dtype": scores_dtype}
+        seen: tuple[Tensor, HiddenState]
+        seen = handle_torch_function(hopfield_attention, (q, k, v), q, k, v, state, **options)
+        return seen
     rule = chosen_rule(rule, alpha_hidden, start)
     if rule.learned:
-        raise ValueError("learned coefficients are parameters of a model: use uncollapse.convert, or pass a tensor.")
-    autocast_dtype = _autocast_dtype(q.device.type)
+        raise ValueError(
+            "learned coefficients are parameters of a model: use convert or HopfieldAttention, or pass a tensor."
+        )
+    autocast_dtype = autocast_dtype_of(q.device.type)
     if autocast_dtype is not None:  # take the region's dtype as SDPA does; scores are carried in float32 all the same
         q, k, v = (t if t.dtype == torch.float64 else t.to(autocast_dtype) for t in (q, k, v))
-    _check_tensors(q, k, v, enable_gqa)
-    _check_mask(q, k, attn_mask, is_causal)
+    check_tensors(q, k, v, enable_gqa)
+    check_mask(q, k, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}.")
     if scale is not None and not math.isfinite(scale):
@@ -153,13 +165,6 @@ def _check_reversible(rule: ScoreRule, stored: torch.dtype) -> None:
         )
 
 
-def _autocast_dtype(device_type: str) -> torch.dtype | None:
-    """The dtype of the autocast region this runs in, if any."""
-    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
-        return None
-    return torch.get_autocast_dtype(device_type)
-
-
 def _scores_dtype(asked: torch.dtype | str | None, state: HiddenState | None, q: Tensor) -> torch.dtype:
     """The dtype in which this layer keeps its scores: that of the state, if nothing else is asked for."""
     if asked is None and isinstance(state, HiddenState) and state.dtype == torch.float16:
@@ -174,50 +179,6 @@ def _refuse_forward_mode(*inputs: Any) -> None:
     tensors = (t for t in inputs if isinstance(t, Tensor))
     if any(unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
         raise RuntimeError("forward-mode derivatives need backend='reference'.")
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{name} must have four dimensions (batch, heads, tokens, size), got {_shape(tensor)}.")
-        if not tensor.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {tensor.dtype}.")
-        if tensor.dtype != q.dtype or tensor.device != q.device:
-            raise ValueError(
-                f"q, k and v must share dtype and device, got {q.dtype} on {q.device} for q "
-                f"and {tensor.dtype} on {tensor.device} for {name}."
-            )
-    if q.shape[-1] < 1 or v.shape[-1] < 1:
-        raise ValueError(f"head sizes must be at least 1, got {q.shape[-1]} of q and {v.shape[-1]} of v.")
-    if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
-        raise ValueError(f"k must have the batch and head size of q, got q {_shape(q)} and k {_shape(k)}.")
-    if v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(f"v must have the batch, heads and tokens of k, got k {_shape(k)} and v {_shape(v)}.")
-    heads, groups = q.shape[1], k.shape[1]
-    if heads != groups and not enable_gqa:
-        raise ValueError(f"q has {heads} heads and k has {groups}; pass enable_gqa=True for grouped heads.")
-    if groups == 0 or heads % groups:
-        raise ValueError(f"the {heads} query heads must be a multiple of the {groups} key/value heads.")
-
-
-def _check_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> None:
-    queries, keys = q.shape[2], k.shape[2]
-    if is_causal and queries != keys:
-        raise ValueError(
-            f"is_causal=True needs as many queries as keys, got {queries} and {keys}; "
-            "pass the rows you mean as attn_mask instead."
-        )
-    if attn_mask is None:
-        return
-    if is_causal:
-        raise ValueError("attn_mask and is_causal=True cannot go together; put the causal part into attn_mask.")
-    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
-        raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}.")
-    full = (*q.shape[:3], keys)
-    try:
-        attn_mask.expand(full)
-    except RuntimeError:
-        raise ValueError(f"attn_mask of shape {_shape(attn_mask)} does not broadcast to {full} (B, H, Q, K).") from None
 
 
 def _check_state(state: HiddenState, q: Tensor, k: Tensor, stored: torch.dtype) -> None:
@@ -255,7 +216,3 @@ def _check_continuation(backend: str, state: HiddenState | None, window: int | N
             raise ValueError(f"window={window} goes with backend 'stacked', not with {name!r}.")
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}.")
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)

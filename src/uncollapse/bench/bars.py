@@ -10,8 +10,9 @@ import pandas as pd
 
 from .attention import measure_one
 from .estimate import memory
-from .implementations import IMPLEMENTATIONS
+from .implementations import IMPLEMENTATIONS, SDPA
 from .measurement import TRAINING, Measurement
+from .noise import noisy_parts
 from .stack_shape import StackShape
 
 
@@ -41,21 +42,31 @@ BARS = (
 
 
 def measure_bars(rounds: int, budget: float, limit: float) -> Iterator[Measurement]:
-    """One measurement for each bar; about ten minutes on two free cores."""
+    """SDPA against itself, and one measurement for each bar; about ten minutes on two free cores."""
     by_name = {implementation.name: implementation for implementation in IMPLEMENTATIONS}
+    for length in lengths():
+        yield measure_one(SDPA, StackShape(length=length), True, rounds, budget, limit)
     for bar in BARS:
         yield measure_one(by_name[bar.name], StackShape(length=bar.length), True, rounds, budget, limit)
+
+
+def lengths() -> list[int]:
+    """The lengths at which a time is compared, where SDPA is timed against itself first."""
+    return sorted({bar.length for bar in BARS if bar.kind == "time"})
 
 
 def bars_table(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each bar that was measured: the figure, what was measured, the bar and the aim."""
     rows = table[(table["group"] == "attention") & (table["work"] == TRAINING) & table["causal"].astype(bool)]
+    noisy = {shape for shape, work in noisy_parts(table) if work == TRAINING}
     found = []
     for bar in BARS:
         cell = rows[(rows["name"] == bar.name) & (rows["length"] == bar.length)]
         if not cell.empty:
             value = measured_value(bar, cell.iloc[0])
             word = "not measured" if value is None else "reached" if value <= bar.bar else "missed"
+            if bar.kind == "time" and cell.iloc[0]["shape"] in noisy:
+                word = "noisy"
             found.append({"figure": bar.figure, "measured": value, "bar": bar.bar, "aim": bar.aim, "": word})
     return pd.DataFrame(found, columns=["figure", "measured", "bar", "aim", ""])
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .attention import SEED
 from .measurement import Measurement, megabytes, with_timings
 from .memory import peak_added, settle, too_large
 from .timing import Workload, time_alternately
+from .watching import DIAGNOSED, MEASURED, NEVER, OTHER, watched_step
 
 ADAM_COPIES = 5  # weights, gradients, two moments, and one for the optimizer's own temporaries
 COMPILE = """
@@ -75,15 +77,16 @@ def workload_pairs(size: WorkloadSizes) -> Iterator[WorkloadPair]:
     gpt2 = f"{size.layers} layers, B1 T{size.tokens}"
     yield WorkloadPair(_row("GPT-2, converted", "stock", gpt2, size.tokens, True, step), gpt2_step, 124e6)
     yield WorkloadPair(_row("GPT-2, LocAteR", "stock", gpt2, size.tokens, True, step), gpt2_locater, 124e6)
+    for name, every in ((MEASURED, 1), (OTHER, NEVER)):
+        row = _row(name, "stock", gpt2, size.tokens, True, step)
+        yield WorkloadPair(row, partial(gpt2_watched, every=every), 124e6)
     images = f"{size.layers} layers, B{size.images}, 224 x 224 pixels"
     yield WorkloadPair(_row("ViT, converted", "stock", images, 197, False, step), vit_step, 6e6)
     length = size.prompt + size.new_tokens
     decode = f"{size.layers} layers, {size.new_tokens} tokens after a prompt of {size.prompt}"
     yield WorkloadPair(_row("GPT-2, converted", "stock", decode, length, True, "generate"), gpt2_decode, 124e6)
     seen = f"{size.layers} layers, {size.batches} x B1 T{size.tokens}"
-    yield WorkloadPair(
-        _row("GPT-2, diagnosed", "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6
-    )
+    yield WorkloadPair(_row(DIAGNOSED, "plain forwards", seen, size.tokens, True, "diagnose"), gpt2_diagnose, 124e6)
     row = _row("GPT-2, output_attentions", "plain forwards", seen, size.tokens, True, "entropy and cosine only")
     yield WorkloadPair(row, gpt2_collected, 124e6)
     row = _row("x-transformers, residual_attn", "its flash attention", gpt2, size.tokens, True, step)
@@ -109,9 +112,14 @@ def measure_pair(pair: WorkloadPair, size: WorkloadSizes, rounds: int, budget: f
     return with_timings(pair.measurement, time_alternately(run, against, rounds, budget), peak, megabytes(against_peak))
 
 
-def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_step: Workload = lambda: None) -> Workload:
+def training_step(
+    model: nn.Module,
+    loss: Callable[[], torch.Tensor],
+    before_step: Workload = lambda: None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Workload:
     """Forward, backward and an AdamW step; `before_step` runs just before the step, as a callback would."""
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = optimizer or torch.optim.AdamW(model.parameters())
 
     def run() -> None:
         optimizer.zero_grad()
@@ -124,7 +132,7 @@ def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], before_ste
 
 def gpt2_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """GPT-2 of small's width, without dropout, because CPU SDPA leaves its fast path with dropout."""
-    stock, converted = _stock_and_converted(_gpt2(size).train())
+    stock, converted = _stock_and_converted(gpt2(size).train())
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
     def step(model: nn.Module) -> Workload:
@@ -135,7 +143,7 @@ def gpt2_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
 
 def gpt2_locater(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """The same model with the penalty's gradient added before each step, as LocaterCallback does."""
-    stock = _gpt2(size).train()
+    stock = gpt2(size).train()
     regularised = copy.deepcopy(stock)
     ids = torch.randint(0, size.vocabulary, (1, size.tokens))
 
@@ -143,6 +151,16 @@ def gpt2_locater(size: WorkloadSizes) -> tuple[Workload, Workload]:
         return training_step(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss, before_step)
 
     return step(regularised, lambda: add_gradient(regularised, 0.01, 0.1)), step(stock, lambda: None)
+
+
+def gpt2_watched(size: WorkloadSizes, every: int) -> tuple[Workload, Workload]:
+    """The same model, watched: with `every=1` each update is measured."""
+
+    def step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> tuple[Workload, torch.optim.Optimizer]:
+        optimizer = torch.optim.AdamW(model.parameters())
+        return training_step(model, loss, optimizer=optimizer), optimizer
+
+    return watched_step(gpt2(size).train(), torch.randint(0, size.vocabulary, (1, size.tokens)), every, step)
 
 
 def vit_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
@@ -165,7 +183,7 @@ def vit_step(size: WorkloadSizes) -> tuple[Workload, Workload]:
 
 def gpt2_decode(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """Greedy decoding with a cache through generate(), including the prefill."""
-    stock, converted = _stock_and_converted(_gpt2(size).eval())
+    stock, converted = _stock_and_converted(gpt2(size).eval())
     prompt = torch.randint(0, size.vocabulary - 1, (1, size.prompt))
 
     def decode(model: Any) -> Workload:
@@ -186,14 +204,14 @@ def gpt2_decode(size: WorkloadSizes) -> tuple[Workload, Workload]:
 
 def gpt2_diagnose(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """One streaming pass with all metrics against plain forward passes."""
-    model = _gpt2(size).eval()
+    model = gpt2(size).eval()
     batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
     return lambda: diagnose(model, batches, progress=False), lambda: _forwards(model, batches)
 
 
 def gpt2_collected(size: WorkloadSizes) -> tuple[Workload, Workload]:
     """The alternative to a streaming pass: keep all attention maps and hidden states, then compute two metrics."""
-    model = _gpt2(size).eval()
+    model = gpt2(size).eval()
     model.set_attn_implementation("eager")
     batches = [{"input_ids": torch.randint(0, size.vocabulary, (1, size.tokens))} for _ in range(size.batches)]
 
@@ -246,7 +264,8 @@ def measure_compilation() -> Measurement:
     return replace(measurement, seconds=float(done.stdout), rounds=1)
 
 
-def _gpt2(size: WorkloadSizes) -> Any:
+def gpt2(size: WorkloadSizes) -> Any:
+    """GPT-2 of small's width, without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(

@@ -9,18 +9,21 @@ import pandas as pd
 from .estimate import arithmetic, held, memory
 from .implementations import IMPLEMENTATIONS
 from .measurement import TRAINING
+from .noise import noisy_parts
 from .stack_shape import StackShape
 
 ABSENT = "-"
+NOISY = "(noisy)"  # after the name of a column that is not to be trusted
 
 
 def attention_table(table: pd.DataFrame) -> pd.DataFrame:
     """One row per implementation, one column per shape and pass: ratio to SDPA and added peak memory."""
-    rows = table[table["group"] == "attention"]
+    rows, noisy = table[table["group"] == "attention"], noisy_parts(table)
     columns: dict[str, list[str]] = {}
     for (shape, work), part in rows.groupby(["shape", "work"], sort=False):
         entries = {row["name"]: _entry(row) for _, row in part.iterrows()}
-        columns[f"{_short(str(shape))} {_pass(str(work))}"] = [entries.get(name, ABSENT) for name in _names(rows)]
+        flag = f" {NOISY}" if (str(shape), str(work)) in noisy else ""
+        columns[f"{_short(str(shape))} {_pass(str(work))}{flag}"] = [entries.get(name, ABSENT) for name in _names(rows)]
     return pd.DataFrame({"attention": _names(rows), **columns})
 
 
@@ -47,8 +50,10 @@ def left_out(table: pd.DataFrame) -> list[str]:
 
 
 def findings(table: pd.DataFrame) -> list[str]:
-    """One sentence for each fast backend: its training time against SDPA by length."""
+    """One sentence for each fast backend: its training time against SDPA by length, where the machine was quiet."""
     rows = table[(table["group"] == "attention") & (table["work"] == TRAINING) & table["ratio"].notna()]
+    noisy = {shape for shape, work in noisy_parts(table) if work == TRAINING}
+    rows = rows[~rows["shape"].isin(noisy)]
     sentences = []
     for name in ("carried, C++", "carried, torch", "carried, float16", "reversible", "stacked", "stacked, window 4"):
         part = rows[rows["name"] == name]

@@ -17,10 +17,14 @@ COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py, 
     "demo": "see what collapse is and what four kinds of attention do about it, in a few minutes",
     "diagnose": "find the layers and heads of a model that have collapsed, how badly, and what helps",
     "page": "write the HTML page of a saved diagnosis, or of two to four side by side",
-    "train": "train a recipe, with or without inherited scores or LocAteR, into a run folder",
+    "remedies": "list what is known to help, where it acts, and what shows it",
+    "train": "train a recipe, with or without inherited scores or remedies, into a run folder",
     "compare": "compare runs or saved diagnoses: what differs, the results, and whether seeds explain them",
     "bench": "measure what inherited scores cost against torch's own attention",
     "gpu-test": "test the Triton kernels on this GPU, and measure them",
+    "recipes": "list the recipes, with batch, memory and hours on one A100 by a cost model",
+    "doctor": "print versions, compiler, GPU, folders and what is missing, for a bug report",
+    "completion": "print a script with which a shell completes commands, options and recipes",
 }
 ENTRY_POINTS = "uncollapse.commands"  # the entry-point group through which other packages add commands
 STUDIES = "reproduce"
@@ -35,12 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     group = CommandGroup(
         name="",
         summary="Finds and explains attention collapse in Transformers, and tells what is known to help.",
-        commands=_commands(),
+        commands=commands(),
     )
-    return group.main(arguments or ["--help"])
+    if not arguments:
+        from .guide import guide
+
+        print(guide())
+        return 0
+    return group.main(arguments)
 
 
-def _commands() -> dict[str, Listed]:
+def commands() -> dict[str, Listed]:
     """Our own commands, then those of other packages, which cannot replace ours."""
     own = {name: Listed(partial(_own, name), line) for name, line in COMMANDS.items()}
     added = {entry.name: Listed(entry.load) for entry in entry_points(group=ENTRY_POINTS)}

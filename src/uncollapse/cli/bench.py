@@ -35,6 +35,7 @@ class BenchOptions:
     backends: bool = option(
         False, "only what each backend keeps and how exact it is: keeps.png, errors.png, errors.csv"
     )
+    remedies: bool = option(False, "only what each remedy costs a training step of GPT-2: remedies.csv")
     rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
     threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
@@ -66,6 +67,8 @@ def run(settings: BenchOptions) -> int:
     lengths = parse_lengths(settings.lengths)
     if settings.backends:
         return draw_backends(settings)
+    if settings.remedies:
+        return time_remedies(settings)
     if settings.bars:
         settings = replace(settings, out=settings.out.with_name(f"{settings.out.name}-{date.today().isoformat()}"))
     with output_folder(settings.out, settings.force) as folder:
@@ -75,6 +78,33 @@ def run(settings: BenchOptions) -> int:
         record = {"machine": describe_machine(), "settings": describe(settings)}
         write(folder, cells, record)
     print(f"\nchart: {settings.out / 'bench.html'} (also .png, .csv and .json)")
+    return 0
+
+
+def time_remedies(settings: BenchOptions) -> int:
+    """A table: the time of a training step with each remedy, over that without, beside its bar."""
+    import pandas as pd
+    import torch
+
+    from uncollapse.bench import models
+    from uncollapse.bench.machine import describe_machine
+    from uncollapse.bench.remedies import REMEDIES, measure_remedies
+
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
+    size = models.QUICK if settings.quick else models.FULL
+    rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
+    rows = []
+    with output_folder(settings.out, settings.force) as folder:
+        cells = measure_remedies(size, rounds, QUICK_BUDGET if settings.quick else 10 * BUDGET)
+        for (label, (_, _, bar)), cell in zip(REMEDIES.items(), cells, strict=True):
+            rows.append({"remedy": label, "shape": cell.shape, "ratio": cell.ratio, "bar": bar, "note": cell.note})
+            print(line_of(cell), file=sys.stderr, flush=True)
+        table = pd.DataFrame(rows)
+        print(table.to_string(index=False, float_format="{:.3f}".format))
+        table.to_csv(folder / "remedies.csv", index=False, float_format="%.4g")
+        record = {"machine": describe_machine(), "settings": describe(settings)}
+        (folder / "remedies.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"\ntable: {settings.out / 'remedies.csv'}")
     return 0
 
 
@@ -119,6 +149,7 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
     from uncollapse.bench import models
     from uncollapse.bench.attention import measure_attention
     from uncollapse.bench.bars import BARS, measure_bars
+    from uncollapse.bench.bars import lengths as bar_lengths
     from uncollapse.bench.implementations import IMPLEMENTATIONS
     from uncollapse.bench.measurement import as_table
     from uncollapse.bench.stack_shape import LENGTHS, QUICK_LENGTHS, measured_shapes
@@ -136,7 +167,7 @@ def measure(settings: BenchOptions, lengths: list[int] | None) -> pd.DataFrame:
     )
     parts = [measure_attention(shapes, rounds, budget, settings.limit)]
     if settings.bars:
-        parts, total = [measure_bars(rounds, budget, settings.limit)], len(BARS)
+        parts, total = [measure_bars(rounds, budget, settings.limit)], len(BARS) + len(bar_lengths())
     elif not settings.no_models:
         parts.append(models.measure_models(size, rounds, budget, compile_time=compile_time))
     cells: list[Measurement] = []
@@ -167,7 +198,9 @@ def line_of(cell: Measurement) -> str:
 def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     """Print the tables; write JSON, CSV, page and picture."""
     from uncollapse.bench.bars import bars_table
+    from uncollapse.bench.noise import noise_sentences
     from uncollapse.bench.table import attention_table, findings, left_out, model_table
+    from uncollapse.bench.watching import watch_table
     from uncollapse.report.bench_chart import bench_chart
     from uncollapse.report.page import page
 
@@ -175,16 +208,23 @@ def write(folder: Path, cells: pd.DataFrame, record: dict[str, Any]) -> None:
     print(f"\ntime / SDPA's (peak memory added, MB)\n\n{wide.to_string(index=False)}\n")
     if not models.empty:
         print(f"{models.to_string(index=False)}\n")
+    watched = watch_table(cells)
+    if not watched.empty:
+        print(f"{watched.to_string(index=False, float_format='{:.3f}'.format)}\n")
+        watched.to_csv(folder / "watch.csv", index=False, float_format="%.4g")
     bars = bars_table(cells)
     if not bars.empty:
         print(f"{bars.to_string(index=False, float_format='{:.2f}'.format)}\n")
         bars.to_csv(folder / "bars.csv", index=False, float_format="%.3g")
-    print("\n".join([*findings(cells), *missing]))
+    noise = noise_sentences(cells)
+    print("\n".join([*findings(cells), *missing, *noise]))
+    record["noisy"] = noise
     record["cells"] = json.loads(cells.to_json(orient="records"))
     (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     cells.to_csv(folder / "bench.csv", index=False, float_format="%.6g")
     chart = bench_chart(cells)
     sentences = [
+        *noise,
         *findings(cells),
         *(f"{row['model']}: {row['work']}, ratio {row['ratio']}." for _, row in models.iterrows()),
     ]

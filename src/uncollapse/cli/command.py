@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import textwrap
+import time
 import traceback
 import warnings
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -22,6 +24,7 @@ WIDTH = 100  # characters of a line of --help
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "text"}
 METAVARS = {int: "INT", float: "FLOAT", bool: "true|false", Path: "PATH", str: "TEXT"}
 NO_MEMORY = "can't allocate memory"  # in the RuntimeError that torch raises in place of a MemoryError
+PATIENCE = 60.0  # seconds: torchrun ends all processes when one ends, and the one that tells must be first
 TRUTH = {"true": True, "false": False}
 
 
@@ -29,9 +32,14 @@ class UserError(Exception):
     """An error that the user can correct; the message is the one sentence to print."""
 
 
-def option(default: Any = MISSING, help: str = "", positional: bool = False) -> Any:
-    """A field of an options dataclass, with its help text; a positional list takes one or more values."""
-    return field(default=default, metadata={"help": help, "positional": positional})
+def option(
+    default: Any = MISSING, help: str = "", positional: bool = False, suggest: Callable[[], list[str]] | None = None
+) -> Any:
+    """A field of an options dataclass, with its help text; a positional list takes one or more values.
+
+    `suggest` gives the values that a shell offers, where others may be given as well.
+    """
+    return field(default=default, metadata={"help": help, "positional": positional, "suggest": suggest})
 
 
 def guarded(name: str, debug: bool, call: Callable[[], int]) -> int:
@@ -47,11 +55,22 @@ def guarded(name: str, debug: bool, call: Callable[[], int]) -> int:
             raise  # a bug of ours, which needs its traceback
         if debug:
             print(printable(traceback.format_exc()), file=sys.stderr)
-        print(f"{name}: {_sentence(error)}", file=sys.stderr)
+        if _is_told_by_another(error):
+            time.sleep(PATIENCE)
+        else:
+            print(f"{name}: {_sentence(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted.", file=sys.stderr)
         return 130
+
+
+def _is_told_by_another(error: Exception) -> bool:
+    """Whether the first process that torchrun started on this machine has the same error and prints it.
+
+    All have the same command line, and `training.processes.SharedError` is raised in all of them.
+    """
+    return os.environ.get("LOCAL_RANK", "0") != "0" and (isinstance(error, UserError) or hasattr(error, "shared"))
 
 
 def _sentence(error: Exception) -> str:
@@ -109,11 +128,15 @@ class Command(Generic[S]):
             allow_abbrev=False,
             formatter_class=RawDescriptionHelpFormatter,
         )
+        self.add_options(parser)
+        return parser
+
+    def add_options(self, parser: ArgumentParser, files: Any = None) -> None:
+        """Add this command's options to a parser; `files` is what completes a path in a shell."""
         hints = get_type_hints(self.options)
         for setting in fields(self.options):  # type: ignore[arg-type]
-            _add(parser, setting, hints[setting.name])
+            _add(parser, setting, hints[setting.name], files)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        return parser
 
     def parse(self, arguments: Sequence[str]) -> S:
         """The options that the arguments set, or a UserError."""
@@ -143,7 +166,7 @@ class _Parser(ArgumentParser):
         raise _ParserError(message.removeprefix("argument "))  # argparse would print the usage and exit
 
 
-def _add(parser: ArgumentParser, setting: Field[Any], hint: Any) -> None:
+def _add(parser: ArgumentParser, setting: Field[Any], hint: Any, files: Any) -> None:
     """One option, or one positional argument, with the conversion that its type asks for."""
     positional = setting.metadata["positional"]
     name = setting.name if positional else f"--{setting.name}"
@@ -160,7 +183,19 @@ def _add(parser: ArgumentParser, setting: Field[Any], hint: Any) -> None:
         text += shown
     elif several:
         how["nargs"] = "+"
-    parser.add_argument(name, help=text, **how)
+    action: Any = parser.add_argument(name, help=text, **how)
+    if files is not None:
+        _complete(action, kind, setting.metadata["suggest"], files)
+
+
+def _complete(action: Any, kind: Any, suggest: Callable[[], list[str]] | None, files: Any) -> None:
+    """What a shell offers for a value; a text in place of an option is most often a model, so a path."""
+    if get_origin(kind) is Literal:
+        action.choices = list(map(str, get_args(kind)))
+    elif suggest is not None:
+        action.choices = suggest()
+    elif kind is Path or not action.option_strings:
+        action.complete = files
 
 
 def _required(hint: Any) -> Any:

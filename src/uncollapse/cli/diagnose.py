@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,9 +119,16 @@ def _exit_code(settings: DiagnoseOptions, report: Diagnosis, changes: list[str])
 def _measure_python_model(settings: DiagnoseOptions) -> Any:
     from uncollapse.diagnosis import diagnose
 
+    given = {"data", "tokenizer", "architecture", "dtype", "device"} & {
+        field.name for field in fields(settings) if getattr(settings, field.name) != field.default
+    }
+    if given:
+        raise UserError(
+            f"--{min(given)} does not go with FILE.py:build: the file makes the model, and --example gives its batches."
+        )
     model, batches = load_python_model(settings.model, settings.example)
     report = diagnose(model, batches)
-    report.info["sample"] = settings.example
+    report.info["sample"] = Path(settings.example or "").name  # without the folders above it
     return report
 
 
@@ -157,19 +164,19 @@ def _measure(settings: DiagnoseOptions) -> Any:
 
 def _sample(model: Any, settings: DiagnoseOptions) -> Any:
     from uncollapse.data.batches import load_batches
-    from uncollapse.diagnosis.sample import Sample, sample_for
+    from uncollapse.diagnosis.sample import sample_for, sample_of
 
     if settings.data is None:
         return sample_for(model, settings.tokenizer, settings.sequences, settings.length)
     batches = load_batches(model, settings.data, settings.tokenizer, settings.sequences, settings.length)
-    return Sample(batches, Path(settings.data).name, checked=True)
+    return sample_of(model, batches, Path(settings.data).name, settings.tokenizer)
 
 
 def load_model(name: str, architecture: str | None, trust_remote_code: bool, dtype: str | None = None) -> Any:
     """The model in a folder, in a run folder's `model`, or on the hub."""
     import transformers
 
-    from uncollapse.models import from_pretrained
+    from uncollapse.remedies import from_pretrained
 
     path = Path(name)
     if (path / "model" / "config.json").is_file():

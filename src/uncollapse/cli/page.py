@@ -1,4 +1,4 @@
-"""`uncollapse page SAVED ...`: the HTML page of a saved diagnosis, or of two to four of them side by side."""
+"""`uncollapse page SAVED ...`: the HTML page of saved diagnoses or of watched runs, one to four of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .output import naming_full_disk
 class PageOptions:
     """Options of `uncollapse page`."""
 
-    saved: list[Path] = option(help="folders of saved diagnoses, one to four", positional=True)
+    saved: list[Path] = option(
+        help="folders of saved diagnoses, or files that uncollapse.watch wrote, one to four", positional=True
+    )
     out: Path = option(Path("uncollapse-page.html"), "the page to write")
     force: bool = option(False, "replace the file")
 
@@ -21,6 +23,8 @@ class PageOptions:
 def run(settings: PageOptions) -> int:
     """Load, draw, write."""
     check_page_file(settings.out, settings.force)
+    if all(path.is_file() for path in settings.saved):
+        return draw_watched(settings)
     import uncollapse as uc
 
     folders = [saved_diagnosis(path) for path in settings.saved]
@@ -28,13 +32,24 @@ def run(settings: PageOptions) -> int:
     if missing:
         raise UserError(
             f"{missing[0]} holds no saved diagnosis (diagnosis.json); "
-            "give a folder that uncollapse diagnose or Diagnosis.save wrote."
+            "give a folder that uncollapse diagnose or Diagnosis.save wrote, or files that uncollapse.watch wrote."
         )
     reports = [uc.Diagnosis.load(folder) for folder in folders if folder is not None]
     drawn = reports[0] if len(reports) == 1 else uc.compare(reports)
     with naming_full_disk(settings.out):
         settings.out.parent.mkdir(parents=True, exist_ok=True)
         drawn.to_html(settings.out, force=settings.force)
+    print(f"page: {settings.out}")
+    return 0
+
+
+def draw_watched(settings: PageOptions) -> int:
+    """The page over training, of files of JSON lines."""
+    from uncollapse.watching.pages import write_page
+
+    with naming_full_disk(settings.out):
+        settings.out.parent.mkdir(parents=True, exist_ok=True)
+        write_page(settings.saved, settings.out, settings.force)
     print(f"page: {settings.out}")
     return 0
 
@@ -54,7 +69,7 @@ def check_page_file(out: Path, force: bool) -> None:
 
 COMMAND = Command(
     name="page",
-    summary="Write the page of a saved diagnosis, or of two to four side by side, as one HTML file without a network.",
+    summary="Write the page of saved diagnoses or watched runs, one to four, as one HTML file without a network.",
     example="uncollapse page uncollapse-diagnosis-gpt2 --out gpt2.html",
     options=PageOptions,
     run=run,

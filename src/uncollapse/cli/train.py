@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from uncollapse.training.recipe import KEYS, Recipe, names
 from .command import Command, UserError, option
 
 OWN: list[tuple[str, Any, Any]] = [
-    ("recipe", str, option(help="name of a recipe, YAML file, or run folder", positional=True)),
+    ("recipe", str, option(help="name of a recipe, YAML file, or run folder", positional=True, suggest=names)),
     ("out", Path | None, option(None, "run folder (default: runs/NAME)")),
     ("resume", bool, option(False, "continue from the last good checkpoint; start where there is none")),
     ("force", bool, option(False, "replace an earlier run in the folder")),
@@ -40,7 +41,11 @@ def run(settings: Any) -> int:
     if out is None and (Path(source) / "recipe.yaml").is_file() and settings.resume:
         out = Path(source)
     keys = {name: getattr(settings, name) for name in KEYS if name != "name"}
-    recipe = resolve(source, **{name: value for name, value in keys.items() if value is not None})
+    try:
+        recipe = resolve(source, **{name: value for name, value in keys.items() if value is not None})
+        recipe.for_processes(int(os.environ.get("WORLD_SIZE", "1")))
+    except ValueError as error:
+        raise UserError(str(error)) from error  # the same in all processes, so that it is said once
     if settings.print_config:
         print(recipe.to_yaml(), end="")
         return 0

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SENTENCEPIECE = "tokenizer.model"
+SENTINELS = [f"<extra_id_{n}>" for n in range(100)]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """`ids` of a text, with the special tokens of a whole sequence or without; the id that masks a token, if any."""
+    """`ids` of a text, with the special tokens of a whole sequence or without; and special ids, where there are any."""
 
     ids: Callable[[str, bool], list[int]]
     mask_id: int | None = None
     unknown_id: int | None = None
+    sentinel_ids: tuple[int, ...] = ()  # of T5: each stands for a span that is left out
 
 
 def find_reader(where: str) -> Reader | None:
@@ -37,7 +39,9 @@ def _of_transformers(where: str) -> Reader | None:
         found: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
         return found
 
-    return Reader(ids, tokenizer.mask_token_id, tokenizer.unk_token_id)
+    vocabulary = tokenizer.get_vocab()
+    sentinels = tuple(vocabulary[name] for name in SENTINELS if name in vocabulary)
+    return Reader(ids, tokenizer.mask_token_id, tokenizer.unk_token_id, sentinels)
 
 
 def _sentencepiece(file: Path) -> Reader | None:

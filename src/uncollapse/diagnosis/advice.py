@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from uncollapse.remedies.contents import BY_NAME, against, evidence
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -12,7 +14,7 @@ class Advice:
 
     what: str
     evidence: str
-    settled_by: str = ""  # the setting that says the model has it already
+    settled_by: str = ""  # the entry of `Diagnosis.info["settings"]` that says the model has it already
 
 
 STEADIER = "steadies training where norms come after the residual sum: Xiong et al. 2020, arXiv 2002.04745"
@@ -34,13 +36,6 @@ RANK = (
 ENTROPY = (
     Advice("a smaller learning rate", GROWTH),
     Advice("a warm-up of it", "the same", settled_by="warmup"),
-    Advice("QK-norm", "Henry et al. 2020, arXiv 2010.04245; Dehghani et al. 2023, arXiv 2302.05442", "qk_norm"),
-    Advice("sigma-reparam", "Zhai et al. 2023, arXiv 2303.06296", "sigma_reparam"),
-    Advice(
-        "a soft cap on the scores, best with QK-norm",
-        "Rybakov et al. 2024, arXiv 2410.16682; Gemma 2 has one, arXiv 2408.00118",
-        "softcap",
-    ),
 )
 NOT_FINITE = (
     Advice(
@@ -62,24 +57,33 @@ BY_KIND: dict[str, tuple[Advice, ...]] = {
 }
 
 
+def known(kind: str) -> tuple[Advice, ...]:
+    """What is known to help against a kind of collapse: what to do in training, then the remedies of the table."""
+    remedies = [Advice(entry.call, f"{entry.paper}; {evidence()[entry.name]}", entry.name) for entry in against(kind)]
+    return (*BY_KIND.get(kind, ()), *remedies)
+
+
 def advice(kind: str, settings: Mapping[str, object]) -> str:
     """A sentence on what helps against a kind of collapse; `settings` is what the model has already.
 
     >>> "alpha=0.5" in advice("rank collapse", {}), "alpha=0.5" in advice("rank collapse", {"alpha": 0.5})
     (True, False)
     """
-    lines = BY_KIND.get(kind, ())
-    settled = [line.settled_by for line in lines if settings.get(line.settled_by)]
+    lines = known(kind)
+    settled = [_had(line, settings[line.settled_by]) for line in lines if settings.get(line.settled_by)]
     rest = [f"{line.what} ({line.evidence})" for line in lines if not settings.get(line.settled_by)]
     if not rest:
         return ""
-    had = (
-        f" The model has {', '.join(f'{name} = {_text(settings[name])}' for name in settled)} already."
-        if settled
-        else ""
-    )
+    had = f" The model has {', '.join(settled)} already." if settled else ""
     return f"What helps: {'; '.join(rest)}.{had}"
 
 
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _had(line: Advice, value: object) -> str:
+    """What the model has of an advice: a setting with its number, or the advice's own words.
+
+    >>> _had(Advice("a warm-up, by 1/t", "", "warmup"), True), _had(Advice("hopfield", "", "alpha"), 0.5)
+    ('a warm-up', 'alpha = 0.5')
+    """
+    if value is True:
+        return line.settled_by if line.settled_by in BY_NAME else line.what.split(",")[0]
+    return f"{line.settled_by} = {value:g}" if isinstance(value, float) else f"{line.settled_by} = {value}"

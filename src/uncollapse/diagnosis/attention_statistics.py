@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from .mixing_sums import MixingSums
 from .scores import ScoreSource
 
 TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache between the passes over it
+TILE_ENTRIES_ELSEWHERE = 1 << 24  # on a GPU, where starting a kernel costs more than reading 64 MB
 ENTROPY_WIDTH = 0.1  # nats, of a bin of the entropy histogram
 ENTROPY_BINS = 140  # up to e^14 = 1.2 million visible keys
 POSITION_BINS = 64
@@ -65,6 +67,28 @@ class Masking:
         seen = rows_of(self.visible, start, stop, keys)
         return seen.expand(*seen.shape[:-1], keys).int().argmax(dim=-1)
 
+    def part(self, first: int, last: int) -> Masking:
+        """The same for entries first .. last of the batch."""
+
+        def of(mask: Tensor | None) -> Tensor | None:
+            return mask[first:last] if mask is not None and mask.dim() == 4 and len(mask) > 1 else mask
+
+        return Masking(
+            of(self.visible), of(self.bias), self.is_causal, None if self.real is None else self.real[first:last]
+        )
+
+    def with_sink(self, queries: int, keys: int, device: torch.device) -> Masking:
+        """The same with one more key behind the others, which every row sees and to which no bias is added."""
+        visible = self.visible
+        if self.is_causal:
+            visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device).tril()
+        if visible is not None:
+            visible = torch.nn.functional.pad(visible.expand(*visible.shape[:-1], keys), (0, 1), value=True)
+        bias = self.bias
+        if bias is not None:
+            bias = torch.nn.functional.pad(bias.expand(*bias.shape[:-1], keys), (0, 1))
+        return Masking(visible, bias, False, self.real)
+
     def tile(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
         """Which keys rows start .. stop see, broadcastable to (B, H, rows, keys); None: all."""
         if self.is_causal:
@@ -77,6 +101,40 @@ def rows_of(mask: Tensor, start: int, stop: int, keys: int) -> Tensor:
     mask = mask.view((1,) * (4 - mask.dim()) + tuple(mask.shape))
     mask = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
     return mask if mask.shape[-1] == 1 else mask[..., :keys]
+
+
+def tiles(source: ScoreSource, masking: Masking) -> Iterator[tuple[int, int]]:
+    """The first row of each tile, and the row after its last."""
+    batch, heads, queries, keys = source.shape
+    entries = TILE_ENTRIES if source.device.type == "cpu" else TILE_ENTRIES_ELSEWHERE
+    rows = max(2, entries // (batch * heads * keys))  # one causal row alone has no second key
+    for start in range(0, queries, rows):
+        yield start, min(start + rows, queries)
+
+
+@torch.no_grad()
+def largest_logits(source: ScoreSource, masking: Masking) -> tuple[Tensor, bool]:
+    """The largest score of each head over all rows with at least two visible keys, (H,), and whether NaN was seen.
+
+    A head without such a row has -inf. Rows that are not finite are left out, as `AttentionStatistics` does.
+    """
+    heads = source.shape[1]
+    largest, broken = torch.full((heads,), -math.inf), False
+    for start, stop in tiles(source, masking) if 0 not in source.shape else ():
+        keys = stop if masking.is_causal else source.shape[3]
+        scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
+        if masking.bias is not None:
+            scores += rows_of(masking.bias, start, stop, keys)
+        masking.hide(scores, start, -math.inf)
+        rows = scores.amax(dim=-1)
+        valid = (masking.visible_keys(start, stop, keys, scores.device) >= 2).expand(rows.shape)
+        if masking.real is not None:
+            valid = valid & masking.real[:, None, start:stop].to(scores.device)
+        finite = rows.isfinite()
+        broken = broken or bool((valid & ~finite).any())
+        tile = rows.where(valid & finite, -math.inf).amax(dim=(0, 2)).float().cpu()
+        largest = torch.maximum(largest, tile)
+    return largest, broken
 
 
 class _OfSequences:
@@ -115,11 +173,11 @@ class AttentionStatistics:
     @torch.no_grad()
     def add(self, source: ScoreSource, masking: Masking, parts: int = 1) -> None:
         """Add the attention of a batch; `parts`: entries of the batch that are windows of one and the same sequence."""
-        batch, heads, queries, keys = source.shape
-        rows = max(2, TILE_ENTRIES // (batch * heads * keys))  # one causal row alone has no second key
+        batch = source.shape[0]
+        if 0 in source.shape:
+            return  # an empty batch has no rows
         seen = _OfSequences(source.shape, masking.real)
-        for start in range(0, queries, rows):
-            stop = min(start + rows, queries)
+        for start, stop in tiles(source, masking):
             self._add_tile(source, masking, start, stop, seen)
         group = (self.sequences + torch.arange(batch) // parts) % GROUPS
         self.sequences += batch // parts
@@ -182,6 +240,24 @@ class AttentionStatistics:
         seen.normalised += normalised
         seen.gaps += by_sequence(row.gap)
 
+    def add_largest(self, source: ScoreSource, masking: Masking) -> None:
+        """Take nothing but the largest logits of a batch: a maximum has to be exact, means do not need every row."""
+        with torch.autocast(source.device.type, enabled=False):  # which would take the products in half precision
+            largest, broken = largest_logits(source, masking)
+        self.logit_max = torch.maximum(self.logit_max, largest)
+        self.broken = self.broken or broken
+
+    def merge(self, other: AttentionStatistics) -> None:
+        """Add what was measured elsewhere of the same layer, such as in another process."""
+        for name in ("rows", "sums", "entropy_counts", "strongest", "mixing", "sequences", "groups", "logit_count"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("logit_sums", "propagated", "positions"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("logit_max", "gap_max", "spread_max"):
+            setattr(self, name, torch.maximum(getattr(self, name), getattr(other, name)))
+        self.entropy_min = torch.minimum(self.entropy_min, other.entropy_min)
+        self.broken, self.from_weights = self.broken or other.broken, self.from_weights or other.from_weights
+
     def _count_entropies(self, entropies: Tensor, valid: Tensor) -> None:
         heads = entropies.shape[1]
         bins = (entropies / ENTROPY_WIDTH).long().clamp(max=ENTROPY_BINS - 1)
@@ -243,7 +319,7 @@ class AttentionStatistics:
             "sink": means[3],
             "sink_strongest": self.strongest[0] / self.strongest[1],
             "mixing_bound": self.mixing[0] / self.mixing[1],
-            "logit_max": self.logit_max.double().where(seen & (not self.from_weights), math.nan),
+            "logit_max": self.logit_max.double().where(self.logit_max.isfinite() & (not self.from_weights), math.nan),
             "gap_mean": (self.groups[..., 2].sum(dim=0) / self.rows).where(seen, math.nan),
             "gap_max": self.gap_max.double().where(seen, math.nan),
             "spread_max": self.spread_max.double().where(seen, math.nan),

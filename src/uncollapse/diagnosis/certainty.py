@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .thresholds import entropy_collapsed, is_sink, rank_collapsed
+from .thresholds import CHOSEN, Thresholds, entropy_collapsed, is_sink, rank_collapsed
 
 if TYPE_CHECKING:
     from .result import Diagnosis
@@ -60,18 +60,19 @@ class Certainty:
         return f"; {sure}: it holds in {share:.0%} of {DRAWS} draws of the {self.sequences} sequences"
 
 
-def certainty(diagnosis: Diagnosis) -> Certainty:
+def certainty(diagnosis: Diagnosis, by: Thresholds = CHOSEN) -> Certainty:
     """Judge every draw by the thresholds that judge the report."""
     shares: dict[str, float] = {}
     nothing = np.ones(DRAWS, dtype=bool)
     by_layer, by_head = draws(diagnosis.layer_groups, ["layer"]), draws(diagnosis.head_groups, ["layer", "head"])
     if by_layer is not None:
         aligned, centred = (by_layer.mean(name, "pairs") for name in ("cosine_aligned", "cosine_centred_aligned"))
-        found = rank_collapsed(aligned, by_layer.mean("residual_frobenius", "sequences"), centred).any(axis=1)
+        residuals = by_layer.mean("residual_frobenius", "sequences")
+        found = rank_collapsed(aligned, residuals, centred, by).any(axis=1)
         shares["rank collapse"], nothing = float(found.mean()), nothing & ~found
     if by_head is not None:
         entropies, gaps = by_head.mean("entropy_normalised", "rows"), by_head.mean("gap_mean", "rows")
-        found = entropy_collapsed(entropies, gaps).any(axis=1)
+        found = entropy_collapsed(entropies, gaps, by).any(axis=1)
         shares["entropy collapse"], nothing = float(found.mean()), nothing & ~found
         shares["sink"] = float(is_sink(by_head.mean("sink_strongest", "sequences")).any(axis=1).mean())
     if shares:

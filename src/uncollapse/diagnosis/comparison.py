@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uncollapse.extras import require
+from uncollapse.extras import MissingExtraError, require
 
 if TYPE_CHECKING:
     from .result import Diagnosis
@@ -68,6 +68,19 @@ class DiagnosisComparison(Comparison):
 
         contents = [content_of(report, name) for report, name in zip(self.reports, self.names, strict=True)]
         return comparison_page(contents, footer())
+
+    def _repr_html_(self) -> str | None:
+        try:
+            require("altair", "vl_convert")
+        except MissingExtraError:
+            return None  # a notebook then shows the text
+        from uncollapse.report.comparison_page import comparison_notebook_html
+
+        from .pages import content_of
+
+        return comparison_notebook_html(
+            [content_of(report, name) for report, name in zip(self.reports, self.names, strict=True)]
+        )
 
     def __str__(self) -> str:
         return "\n".join(f"- {sentence}" for sentence in self.findings)

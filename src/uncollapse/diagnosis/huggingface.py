@@ -17,6 +17,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from uncollapse.models.families import blocks_of, each_query_key_weights, family_of
 from uncollapse.models.huggingface import conversion_of, evaluation, is_causal_call
 from uncollapse.models.learned import learned_of
+from uncollapse.remedies import applied
 
 from .model_pass import Batch
 from .observer import Observer
@@ -35,13 +36,14 @@ def _observed(
 
     Keywords that `own`, which is transformers' function for SDPA, would ignore or refuse go to the model's eager one.
     """
-    view = ACTIVE.get()
+    view = next(iter(ACTIVE.get()), None)
     by_weights = view is not None and view.attend(module, q, k, mask, kwargs)
-    if not by_weights and (own is not sdpa_attention_forward or kwargs.get("softcap") is None):
+    dropped = any(kwargs.get(name) is not None for name in ("softcap", "s_aux"))
+    if not by_weights and (own is not sdpa_attention_forward or not dropped):
         return own(module, q, k, v, mask, **kwargs)
     causal = is_causal_call(module, mask, kwargs.get("is_causal"), q.shape[2])
     mask = _added(mask, causal, q, k)
-    out, weights = _eager(module)(module, q, k, v, mask, **kwargs)
+    out, weights = eager_function(module)(module, q, k, v, mask, **kwargs)
     if by_weights and view is not None and is_weights(weights):
         view.attend_weights(module, weights, mask)
     return out, weights
@@ -57,7 +59,8 @@ def _added(mask: Tensor | None, causal: bool, q: Tensor, k: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, torch.finfo(q.dtype).min)
 
 
-def _eager(module: nn.Module) -> Callable[..., Any]:
+def eager_function(module: nn.Module) -> Callable[..., Any]:
+    """The eager attention function of the file that a module comes from."""
     homes = (sys.modules[parent.__module__] for parent in type(module).__mro__)  # a subclass may live elsewhere
     eager: Callable[..., Any] = next(
         home.eager_attention_forward for home in homes if hasattr(home, "eager_attention_forward")
@@ -70,7 +73,7 @@ def _observed_sdpa(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Ten
 
 
 def _observed_eager(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
-    return _observed(_eager(module), module, q, k, v, mask, kwargs)
+    return _observed(eager_function(module), module, q, k, v, mask, kwargs)
 
 
 AttentionInterface.register(OBSERVED_SDPA, _observed_sdpa)
@@ -92,11 +95,11 @@ def observed(
         View(observer, stacks, model.config.is_encoder_decoder, head_group(model)),
         model.config._attn_implementation,
     )
-    found = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    found = [(config, config._attn_implementation_internal) for config in configs_of(model)]
     handles = []
     for block in view.stack_of:  # a block that is shared between layers needs one pair of hooks
         handles += [block.register_forward_pre_hook(view.enter_block), block.register_forward_hook(view.leave_block)]
-    token, asked = ACTIVE.set(view), {}
+    token, asked = ACTIVE.set((view,)), {}
     try:
         if conversion_of(model) is not None:
             handles.append(model.base_model.register_forward_pre_hook(view.watch_scores, with_kwargs=True))
@@ -105,7 +108,7 @@ def observed(
             handles += [module.register_forward_hook(view.returned) for module in inside]
             asked = {"output_attentions": True} if "output_attentions" in _arguments(model) else {}
             # with another one some models leave their mask to a function that is not run
-            for config in _configs(model):
+            for config in configs_of(model):
                 config._attn_implementation_internal = "eager"
             if attention != "eager":
                 observer.notes.append(f"The pass ran with attention implementation 'eager' in place of {attention!r}.")
@@ -136,7 +139,7 @@ def observed(
             config._attn_implementation_internal = implementation
 
 
-def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
     """Every config of the model and its parts: they may name different attention implementations."""
     waiting = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
     configs: dict[int, PreTrainedConfig] = {}
@@ -189,6 +192,9 @@ def read_coefficients(model: PreTrainedModel, observer: Observer) -> None:
             observer.coefficients(layer, learned.inherited_share(), learned.visible_share())
 
 
+SCALED_AT_START = ("decision_transformer", "gpt2", "gpt_bigcode", "imagegpt", "nanochat")  # outputs, by 1/sqrt(2 N)
+
+
 def measure_settings(model: PreTrainedModel, observer: Observer) -> None:
     """What the model has that bears on a collapse, so that nobody is told to do what they do."""
     conversion = conversion_of(model)
@@ -197,9 +203,16 @@ def measure_settings(model: PreTrainedModel, observer: Observer) -> None:
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if names & {"q_norm", "q_layernorm", "query_norm"}:
         observer.settings["qk_norm"] = True
+    multiplied = getattr(model.config.get_text_config(), "residual_multiplier", 1.0) != 1.0  # as Granite has it
+    learned = any("layer_scale" in name for name in names)  # as DINOv2 has it
+    if multiplied or learned or model.config.model_type in SCALED_AT_START:
+        observer.settings["scaled_residuals"] = True
+    if any("SpectralNorm" in type(module).__name__ for module in model.modules()):
+        observer.settings["sigma_reparam"] = True  # weights divided by their spectral norm
     cap = getattr(model.config, "attn_logit_softcapping", None)
     if cap:
-        observer.settings["softcap"] = float(cap)
+        observer.settings["soft_cap"] = float(cap)
+    observer.settings.update({remedy.name: True for remedy in applied(model)})
 
 
 def explain_gaps(model: PreTrainedModel, observer: Observer) -> None:

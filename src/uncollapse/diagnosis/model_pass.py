@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from uncollapse.models.convert import find_transformers_model, from_pretrained
+from uncollapse.models.convert import find_transformers_model
 from uncollapse.models.offload import execution_device
 from uncollapse.models.plain import Paths, RunBatch, conversion_of
+from uncollapse.remedies import from_pretrained
 
 from .exclusive import exclusive
 from .observer import Observer
@@ -84,36 +85,34 @@ def measure(
     model: PreTrainedModel, sample: Sample, *, progress: bool = True, decompositions: int = 1, query: int = -1
 ) -> Diagnosis:
     """Diagnose a transformers model with a sample."""
+    from uncollapse.models.huggingface import evaluation
+
     from .huggingface import explain_gaps, measure_settings, measure_weights, observed, read_coefficients
-    from .sample import Loss
+    from .loss import Loss
 
     name = display_name(model)
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         dtype = next((parameter.dtype for parameter in model.parameters()), "nothing")
         raise ValueError(f"the weights of {name} are stored as {dtype}; dequantise the model first.")
     execution_device(model)  # weights without values are refused now, not at the end
-    loss, quiet = Loss(), not (progress and sys.stderr.isatty())
-    causal = model.can_generate() and not model.config.is_encoder_decoder
+    loss, quiet = Loss(model, sample), not (progress and sys.stderr.isatty())
     with Observer(name, decompositions, query) as observer:
         observer.sample = sample.name
         with exclusive(model), torch.no_grad():
             measure_weights(model, observer)
             measure_settings(model, observer)
             read_coefficients(model, observer)
-            on_output = loss.add_next if sample.checked and causal else _ignore
-            with observed(model, observer, on_output) as run:
+            with observed(model, observer, loss.see) as run:
                 for batch in tqdm(_checked(sample.batches, model), desc="diagnose", unit="batch", disable=quiet):
                     run(batch)
-            if sample.mask_id is not None and type(model).__name__.endswith("ForMaskedLM"):
-                for batch in _checked(sample.batches, model):
-                    loss.add_masked(model, batch, sample.mask_id)
+            if loss.needs_a_pass:
+                with evaluation(model):
+                    for batch in _checked(sample.batches, model):
+                        loss.run(batch)
         explain_gaps(model, observer)
-    observer.diagnosis.info.update(loss.info(getattr(model.config.get_text_config(), "vocab_size", 0)))
+        observer.notes += [note] if (note := loss.note()) else []
+    observer.diagnosis.info.update(loss.info())
     return observer.diagnosis
-
-
-def _ignore(_batch: Batch, _output: object) -> None:
-    """Where no loss is asked for."""
 
 
 def _loaded(name: str | os.PathLike[str]) -> nn.Module:

@@ -76,7 +76,8 @@ class Observer:
             raise ValueError(f"tokens must be (batch, tokens, width), got {tuple(x.shape)}.")
         if layer not in self.token_statistics:
             self.token_statistics[layer] = TokenStatistics(self.decompositions)
-        self.token_statistics[layer].add(x, real)
+        with torch.autocast(x.device.type, enabled=False):  # which would take the products in half precision
+            self.token_statistics[layer].add(x, real)
         if layer == min(self.token_statistics):
             self.token_count += int(x.shape[0] * x.shape[1] if real is None else real.sum())
 
@@ -132,7 +133,8 @@ class Observer:
         """Add a layer's scores; `parts`: entries of the batch that are windows of one and the same sequence."""
         if layer not in self.attention_statistics:
             self.attention_statistics[layer] = AttentionStatistics(source.shape[1], self.query)
-        self.attention_statistics[layer].add(source, masking, parts)
+        with torch.autocast(source.device.type, enabled=False):
+            self.attention_statistics[layer].add(source, masking, parts)
 
     def weights(self, layer: int, query: Tensor, key: Tensor, scale: float) -> None:
         """Add a layer's W_Q and W_K (H, D, M), one matrix per head, and the scale of its scores."""
@@ -147,8 +149,8 @@ class Observer:
 
     def finish(self) -> Diagnosis:
         """Turn what was measured into tables."""
-        heads = self._heads()
-        layers = self._layers(heads)
+        heads = self.head_table()
+        layers = self.layer_table(heads)
         info = {
             "model": self.name,
             "sample": self.sample,
@@ -159,9 +161,7 @@ class Observer:
             "dead": dict(self.dead),
             "settings": dict(self.settings),
         }
-        broken = [n for n, s in self.token_statistics.items() if s.broken]
-        broken += [n for n, s in self.attention_statistics.items() if s.broken]
-        broken += [n for n, s in self.spectra.items() if not s.scale.isfinite().all()]
+        broken = self.broken_layers()
         return Diagnosis(
             layers=self._named(layers),
             heads=self._named(heads),
@@ -175,6 +175,12 @@ class Observer:
             notes=list(self.notes),
             not_finite=min(broken) if broken else None,
         )
+
+    def broken_layers(self) -> set[int]:
+        """Layers with NaN or infinite values in their tokens, scores or weights."""
+        broken = {n for n, s in self.token_statistics.items() if s.broken}
+        broken |= {n for n, s in self.attention_statistics.items() if s.broken}
+        return broken | {n for n, s in self.spectra.items() if not s.scale.isfinite().all()}
 
     def _missing(self) -> dict[str, str]:
         missing = dict(self.missing)
@@ -205,7 +211,8 @@ class Observer:
         ]
         return pd.DataFrame(rows, columns=["layer", "head", "group", *names])
 
-    def _layers(self, heads: pd.DataFrame) -> pd.DataFrame:
+    def layer_table(self, heads: pd.DataFrame) -> pd.DataFrame:
+        """The rows of `Diagnosis.layers`; `heads` is the table of heads, whose means and extremes are part of it."""
         rows = [{"layer": n, **s.row()} for n, s in sorted(self.token_statistics.items())]
         table = pd.DataFrame(rows)
         if heads.empty or "entropy_mean" not in heads:
@@ -234,7 +241,8 @@ class Observer:
             table.insert(1, "name", table["layer"].map(self.names))
         return table
 
-    def _heads(self) -> pd.DataFrame:
+    def head_table(self) -> pd.DataFrame:
+        """The rows of `Diagnosis.heads`."""
         tables = []
         for layer in sorted({*self.attention_statistics, *self.spectra}):
             columns: dict[str, Tensor] = {}

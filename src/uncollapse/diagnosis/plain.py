@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from uncollapse.attention import HiddenState
+from uncollapse.models.learned import learned_of
 from uncollapse.models.plain import (
     SUMS,
     Argument,
@@ -58,19 +59,34 @@ def diagnose_plain(
     conversion = conversion_of(model)
     with observer, exclusive(model):
         plan = conversion.plan if conversion is not None else find(model, example, run, layers, blocks)[0]
-        numbered = dict(enumerate((layer for stack in plan.stacks for layer in stack.layers), start=1))
-        observer.names = {n: layer.name for n, layer in numbered.items()}
-        observer.notes += [f"{path or 'The model'}: left out; {why}." for path, why in plan.left_out]
-        _measure_weights(model, numbered, observer)
-        view = _PlainView(observer, numbered)
+        numbered = numbered_layers(plan, observer)
+        measure_weights(model, numbered, observer)
+        _read_coefficients(model, numbered, observer)
+        view = PlainView(observer, numbered)
         quiet = not (progress and sys.stderr.isatty())
-        with quiet_evaluation(model), _observed(model, view):
+        with quiet_evaluation(model), attention_observed(model, view):
             for batch in tqdm(chain([example], given), desc="diagnose", unit="batch", disable=quiet):
                 view.start(batch)
                 (run or run_batch)(model, on_device_of(model, batch))
                 view.finish()
         _explain_gaps(plan, observer)
     return observer.diagnosis
+
+
+def _read_coefficients(model: nn.Module, layers: dict[int, LayerPlan], observer: Observer) -> None:
+    """The learned coefficients of a converted module: which layers and heads inherit scores, and how much."""
+    for n, layer in layers.items():
+        learned = learned_of(model.get_submodule(layer.name))
+        if learned is not None:
+            observer.coefficients(n, learned.inherited_share(), learned.visible_share())
+
+
+def numbered_layers(plan: Plan, observer: Observer) -> dict[int, LayerPlan]:
+    """The layers of a plan by their numbers; the observer gets their names, and what is left out."""
+    numbered = dict(enumerate((layer for stack in plan.stacks for layer in stack.layers), start=1))
+    observer.names = {n: layer.name for n, layer in numbered.items()}
+    observer.notes += [f"{path or 'The model'}: left out; {why}." for path, why in plan.left_out]
+    return numbered
 
 
 def _each(batches: Any, name: str) -> Iterator[Any]:
@@ -84,7 +100,7 @@ def _each(batches: Any, name: str) -> Iterator[Any]:
     return iter(batches)
 
 
-class _PlainView:
+class PlainView:
     """State that the hooks share during a pass."""
 
     def __init__(self, observer: Observer, layers: dict[int, LayerPlan]) -> None:
@@ -127,7 +143,7 @@ class _PlainView:
         self.observer.scores(self.numbers[layer], source, masking)
 
     def inherited(self, layer: LayerPlan, state: HiddenState, mask: Tensor | None, causal: bool) -> None:
-        """In a converted module."""
+        """In a module that inherits scores."""
         with without_modes():
             self.scores(layer, InheritedScores(state), Masking.of(mask, causal, None))
 
@@ -139,17 +155,21 @@ class _WrittenOut:
     """Scores that a model computed itself, as they enter its softmax."""
 
     def __init__(self, scores: Tensor) -> None:
-        self.shape = tuple(scores.shape)
+        batch, heads, queries, keys = scores.shape
+        self.shape, self.device = (batch, heads, queries, keys), scores.device
         self.values = scores.detach()
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         return self.values[:, :, start:stop, :keys].float().clone()
 
+    def part(self, first: int, last: int) -> _WrittenOut:
+        return _WrittenOut(self.values[first:last])
 
-class _Watched(AttentionCalls):
+
+class _Reported(AttentionCalls):
     """Over one attention module: reports its attention call, and lets it run as it is."""
 
-    def __init__(self, view: _PlainView, layer: LayerPlan) -> None:
+    def __init__(self, view: PlainView, layer: LayerPlan) -> None:
         super().__init__()
         self.view, self.layer, self.seen = view, layer, False
 
@@ -157,7 +177,7 @@ class _Watched(AttentionCalls):
         if self.seen or self.layer.kind == "product":
             return
         self.seen = True
-        with without_modes():
+        with without_modes(), torch.no_grad():
             q, k = (self._unfolded(t) for t in (q, k))
             if causal and q.shape[2] != k.shape[2]:
                 mask, causal = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(), False
@@ -181,16 +201,25 @@ class _Watched(AttentionCalls):
         self._report(query, key, attn_mask, is_causal, scale)
         return super().sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
+    def hopfield(self, *args: Any, **kwargs: Any) -> tuple[Tensor, HiddenState]:
+        out, state = super().hopfield(*args, **kwargs)
+        if not self.seen:
+            self.seen = True
+            self.view.inherited(self.layer, state, kwargs.get("attn_mask"), kwargs.get("is_causal", False))
+        return out, state
+
     def multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        call = multihead_call(*args, **kwargs)
-        self._report(call.q, call.k, call.attn_mask, call.is_causal, None)
+        if not self.seen:
+            with torch.no_grad():
+                call = multihead_call(*args, **kwargs)
+            self._report(call.q, call.k, call.attn_mask, call.is_causal, None)
         return super().multihead(*args, **kwargs)
 
     def softmax(self, scores: Tensor) -> None:
         if self.seen or self.layer.kind != "product" or scores.dim() not in (3, 4):
             return
         self.seen = True
-        with without_modes():
+        with without_modes(), torch.no_grad():
             values = self._unfolded(scores)
             hidden = values <= HIDING
             masking = Masking(visible=~hidden) if bool(hidden.any()) else Masking()
@@ -200,7 +229,7 @@ class _Watched(AttentionCalls):
 class _LastSum(TorchFunctionMode):
     """Remembers the last sum of two activations: the residual stream of a model whose blocks are no modules."""
 
-    def __init__(self, view: _PlainView) -> None:
+    def __init__(self, view: PlainView) -> None:
         super().__init__()
         self.view = view
 
@@ -217,15 +246,16 @@ class _LastSum(TorchFunctionMode):
 
 
 @contextmanager
-def _observed(model: nn.Module, view: _PlainView) -> Iterator[None]:
-    """Hooks for one diagnosis; afterwards they are gone."""
+def attention_observed(model: nn.Module, view: PlainView) -> Iterator[None]:
+    """Hooks that report to the view while the model runs as it is; afterwards they are gone."""
     conversion = conversion_of(model)
-    handles, open_modes = [], {}
+    handles: list[Any] = []
+    open_modes: dict[LayerPlan, _Reported] = {}
     inheriting = set() if conversion is None else {layer for stack in conversion.plan.own for layer in stack.layers}
 
     def enter(layer: LayerPlan) -> Any:
         def hook(module: nn.Module, args: Any) -> None:
-            open_modes[layer] = _Watched(view, layer)
+            open_modes[layer] = _Reported(view, layer)
             open_modes[layer].__enter__()  # type: ignore[no-untyped-call]
 
         return hook
@@ -251,13 +281,15 @@ def _observed(model: nn.Module, view: _PlainView) -> Iterator[None]:
         try:
             yield
         finally:
+            for mode in reversed(open_modes.values()):  # Ctrl-C inside an attention module: its hook was not called
+                mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             for handle in handles:
                 handle.remove()
             for state in () if conversion is None else conversion.stacks:
                 state.observe = None
 
 
-def _stream_hooks(model: nn.Module, view: _PlainView, n: int, layer: LayerPlan) -> list[Any]:
+def _stream_hooks(model: nn.Module, view: PlainView, n: int, layer: LayerPlan) -> list[Any]:
     if layer.block is not None:
 
         def left(module: nn.Module, args: Any, result: Any) -> None:
@@ -279,7 +311,7 @@ def _stream_hooks(model: nn.Module, view: _PlainView, n: int, layer: LayerPlan) 
     return [model.get_submodule(argument.module).register_forward_pre_hook(entered, with_kwargs=True)]
 
 
-def _measure_weights(model: nn.Module, layers: dict[int, LayerPlan], observer: Observer) -> None:
+def measure_weights(model: nn.Module, layers: dict[int, LayerPlan], observer: Observer) -> None:
     """The QK eigenspectrum, of the layers whose W_Q and W_K were found."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for n, layer in layers.items():
@@ -292,12 +324,12 @@ def _measure_weights(model: nn.Module, layers: dict[int, LayerPlan], observer: O
                 "a projection and the product, or its weights are not in memory.",
             )
             continue
-        query, key = (_weights(parameters, rows) for rows in (layer.query, layer.key))
+        query, key = (head_weights(parameters, rows) for rows in (layer.query, layer.key))
         scale = layer.query.size**-0.5 if layer.scale is None else layer.scale
         observer.weights(n, query, key.repeat_interleave(len(query) // len(key), dim=0), scale)
 
 
-def _weights(parameters: dict[str, nn.Parameter], rows: WeightRows) -> Tensor:
+def head_weights(parameters: dict[str, nn.Parameter], rows: WeightRows) -> Tensor:
     """One matrix per head, (H, D, M)."""
     weight: Tensor = parameters[rows.parameter].detach()
     weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from uncollapse.data.readers import Reader, find_reader
@@ -32,6 +30,7 @@ class Sample:
     name: str = "data given by the caller"
     checked: bool = False
     mask_id: int | None = None
+    sentinel_ids: tuple[int, ...] = ()  # tokens that stand for spans that T5 fills in
 
 
 def sample_for(
@@ -39,23 +38,47 @@ def sample_for(
 ) -> Sample:
     """Batches that fit the model; a ValueError that says what is needed if there are none."""
     inputs: dict[str, Tensor] = {}
-    names, checked, mask_id = [], False, None
+    names: list[str] = []
+    reader: Reader | None = None
     if _takes(model, "pixel_values"):
         inputs["pixel_values"] = embedded_images(sequences, _image_size(model))
         names.append(f"{sequences} crops of scikit-learn's two photographs")
     if _takes(model, "input_ids"):
-        inputs["input_ids"], name, mask_id = _tokens(model, tokenizer, sequences, length)
+        inputs["input_ids"], name, reader = _tokens(model, tokenizer, sequences, length)
+        inputs = with_decoder(model, inputs)
         names.append(name)
-        checked = True
-        if model.config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = inputs["input_ids"].clone()
     if not inputs:
         raise ValueError(
             f"{type(model).__name__} takes {model.main_input_name}, for which there is no embedded sample; "
             "give batches."
         )
     batches = [{key: value[i : i + 1] for key, value in inputs.items()} for i in range(sequences)]
-    return Sample(batches, " and ".join(names), checked, mask_id)
+    return _checked_sample(batches, " and ".join(names), reader)
+
+
+def sample_of(model: PreTrainedModel, batches: list[dict[str, Tensor]], name: str, tokenizer: str | None) -> Sample:
+    """Batches that were read for the model from a file: checked, and with what its decoder takes."""
+    has_text = any("input_ids" in batch for batch in batches)
+    where = tokenizer or model.name_or_path
+    reader = find_reader(where) if has_text and where else None
+    return _checked_sample([with_decoder(model, batch) for batch in batches], name, reader)
+
+
+def _checked_sample(batches: list[dict[str, Tensor]], name: str, reader: Reader | None) -> Sample:
+    special = () if reader is None else (reader.mask_id, reader.sentinel_ids)
+    return Sample(batches, name, True, *special)
+
+
+def with_decoder(model: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Inputs, and where the model has a decoder the same text for it, after the token that it starts with."""
+    ids = inputs.get("input_ids")
+    if ids is None or not model.config.is_encoder_decoder:
+        return inputs
+    places = (model.generation_config, model.config)
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    found = [getattr(place, name, None) for name in names for place in places]
+    start = next((id for id in found if isinstance(id, int)), 0)
+    return inputs | {"decoder_input_ids": torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], dim=1)}
 
 
 def joined(batches: list[dict[str, Tensor]], size: int) -> list[dict[str, Tensor]]:
@@ -87,8 +110,8 @@ def _image_size(model: PreTrainedModel) -> tuple[int, int]:
 
 def _tokens(
     model: PreTrainedModel, tokenizer: str | None, sequences: int, length: int
-) -> tuple[Tensor, str, int | None]:
-    """Token ids (sequences, length) that the model can read, a phrase for them, and the id that masks a token."""
+) -> tuple[Tensor, str, Reader | None]:
+    """Token ids (sequences, length) that the model can read, a phrase for them, and the tokenizer that gave them."""
     config = model.config.get_text_config()
     length = min(length, getattr(config, "max_position_embeddings", None) or length)
     text = f"tokens of Python's help texts ({'the given' if tokenizer else 'its own'} tokenizer)"
@@ -96,7 +119,7 @@ def _tokens(
     reader = find_reader(where) if where else None
     ids = _read(reader, config.vocab_size, sequences * length) if reader is not None else None
     if ids is not None and reader is not None:
-        return spread(ids, sequences, length), f"{sequences} x {length} {text}", reader.mask_id
+        return spread(ids, sequences, length), f"{sequences} x {length} {text}", reader
     if tokenizer is not None:
         raise ValueError(
             f"{tokenizer} holds no tokenizer of this model, whose vocabulary has {config.vocab_size} tokens."
@@ -131,36 +154,3 @@ def _generated(model: Any, config: Any, sequences: int, length: int) -> Tensor:
         torch.manual_seed(0)
         ids: Tensor = model.generate(start, attention_mask=torch.ones_like(start), pad_token_id=0, **settings)
     return ids.cpu()
-
-
-class Loss:
-    """The mean loss of a model that predicts tokens, added up over a pass."""
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
-
-    def add_next(self, batch: Mapping[str, Tensor], output: Any) -> None:
-        """The loss of each token from those before it, of a causal model with a head."""
-        ids, logits = batch.get("input_ids"), getattr(output, "logits", None)
-        if ids is None or logits is None or logits.dim() != 3 or logits.shape[:2] != ids.shape:
-            return
-        real = batch.get("attention_mask", torch.ones_like(ids))[:, 1:].bool()
-        self._add(logits[:, :-1][real], ids[:, 1:][real])
-
-    def add_masked(self, model: Any, batch: Mapping[str, Tensor], mask_id: int) -> None:
-        """The loss of every seventh token, masked."""
-        ids = batch["input_ids"]
-        hidden = torch.zeros_like(ids, dtype=torch.bool)
-        hidden[:, 3::7] = True
-        logits = model(**{**batch, "input_ids": ids.masked_fill(hidden, mask_id)}).logits
-        self._add(logits[hidden], ids[hidden])
-
-    def _add(self, logits: Tensor, ids: Tensor) -> None:
-        loss = functional.cross_entropy(logits.float(), ids, reduction="sum").item()
-        self.total, self.count = self.total + loss, self.count + len(ids)
-
-    def info(self, vocabulary: int) -> dict[str, float]:
-        """Entries of `Diagnosis.info`; none where nothing was predicted, or nothing finite."""
-        if not self.count or not math.isfinite(self.total):
-            return {}
-        return {"loss": self.total / self.count, "guessing": math.log(vocabulary)}

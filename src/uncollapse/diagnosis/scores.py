@@ -15,9 +15,13 @@ class ScoreSource(Protocol):
     """Scores (B, H, Q, K), scaled and unmasked; any rows can be computed without holding the rest."""
 
     shape: tuple[int, int, int, int]
+    device: torch.device
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         """Rows start .. stop over the first `keys` keys, (B, H, rows, keys), float32; the caller may overwrite them."""
+
+    def part(self, first: int, last: int) -> ScoreSource:
+        """The scores of entries first .. last of the batch."""
 
 
 class QueryKeyScores:
@@ -26,7 +30,7 @@ class QueryKeyScores:
     def __init__(self, q: Tensor, k: Tensor, scale: float | None = None) -> None:
         batch, heads, queries, size = q.shape
         groups, keys = k.shape[1:3]
-        self.shape = (batch, heads, queries, keys)
+        self.shape, self.device = (batch, heads, queries, keys), q.device
         self.q = q.detach().view(batch, groups, heads // groups, queries, size)  # (B, G, H/G, Q, D)
         self.k = k.detach().float().unsqueeze(2)  # (B, G, 1, K, D)
         self.scale = 1.0 / math.sqrt(size) if scale is None else scale
@@ -35,26 +39,55 @@ class QueryKeyScores:
         tile = self.q[..., start:stop, :].float().mul(self.scale) @ self.k[..., :keys, :].mT
         return tile.flatten(1, 2)
 
+    def part(self, first: int, last: int) -> QueryKeyScores:
+        return QueryKeyScores(self.q[first:last].flatten(1, 2), self.k[first:last].squeeze(2), self.scale)
+
 
 class InheritedScores:
     """Scores of a converted model: the hidden state H_n."""
 
-    def __init__(self, state: HiddenState) -> None:
-        self.shape = state.shape
-        self.state = state
+    def __init__(self, state: HiddenState, entries: slice = slice(None)) -> None:
+        batch, heads, queries, keys = state.shape
+        self.shape, self.device = (len(range(batch)[entries]), heads, queries, keys), state.device
+        self.state, self.entries = state, entries
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
-        return self.state.rows(start, stop)[..., :keys].detach().float().clone()
+        return self.state.rows(start, stop)[self.entries, ..., :keys].detach().float().clone()
+
+    def part(self, first: int, last: int) -> InheritedScores:
+        begin = self.entries.start or 0
+        return InheritedScores(self.state, slice(begin + first, begin + last))
 
 
 class CappedScores:
     """Scores under a soft cap: cap tanh(score / cap), as Gemma-2 has it."""
 
     def __init__(self, source: ScoreSource, cap: float) -> None:
-        self.shape, self.source, self.cap = source.shape, source, cap
+        self.shape, self.device, self.source, self.cap = source.shape, source.device, source, cap
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         return self.source.rows(start, stop, keys).div_(self.cap).tanh_().mul_(self.cap)
+
+    def part(self, first: int, last: int) -> CappedScores:
+        return CappedScores(self.source.part(first, last), self.cap)
+
+
+class SinkScores:
+    """Scores beside a learned sink, as gpt-oss has it: one more key behind the others, with one score (H,) a head."""
+
+    def __init__(self, source: ScoreSource, sink: Tensor) -> None:
+        batch, heads, queries, keys = source.shape
+        self.shape, self.device = (batch, heads, queries, keys + 1), source.device
+        self.source, self.sink = source, sink.detach().float().view(1, -1, 1, 1)
+
+    def rows(self, start: int, stop: int, keys: int) -> Tensor:
+        own = self.source.rows(start, stop, min(keys, self.shape[3] - 1))
+        if keys < self.shape[3]:
+            return own
+        return torch.cat([own, self.sink.expand(*own.shape[:3], 1)], dim=-1)
+
+    def part(self, first: int, last: int) -> SinkScores:
+        return SinkScores(self.source.part(first, last), self.sink)
 
 
 class WeightScores:
@@ -64,17 +97,20 @@ class WeightScores:
     A weight below float32's range counts as its smallest: gaps end at 87.
     """
 
-    def __init__(self, weights: Tensor) -> None:
+    def __init__(self, weights: Tensor, has_rest: bool | None = None) -> None:
         weights = weights.detach().float()
         rest = 1.0 - weights.sum(dim=-1, keepdim=True)
-        self.has_rest = bool((rest > REST).any())
+        self.has_rest = bool((rest > REST).any()) if has_rest is None else has_rest
         self.weights = torch.cat([weights, rest.clamp(min=0.0)], dim=-1) if self.has_rest else weights
         batch, heads, queries, keys = self.weights.shape
-        self.shape = (batch, heads, queries, keys)
+        self.shape, self.device = (batch, heads, queries, keys), weights.device
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         rows = self.weights[:, :, start:stop, :keys]
         return rows.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+    def part(self, first: int, last: int) -> WeightScores:
+        return WeightScores(self.weights[first:last, ..., : -1 if self.has_rest else None], self.has_rest)
 
 
 REST = 1e-2  # what rounding leaves of one in bfloat16 is smaller

@@ -25,10 +25,13 @@ class GatheredScores:
     def __init__(self, source: ScoreSource, group: dist.ProcessGroup) -> None:
         batch, heads, queries, keys = source.shape
         self.shape = (batch, heads * group.size(), queries, keys)
-        self.source, self.group = source, group
+        self.device, self.source, self.group = source.device, source, group
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
         own = self.source.rows(start, stop, keys).contiguous()
         parts = [torch.empty_like(own) for _ in range(self.group.size())]
         dist.all_gather(parts, own, group=self.group)
         return torch.cat(parts, dim=1)
+
+    def part(self, first: int, last: int) -> GatheredScores:
+        return GatheredScores(self.source.part(first, last), self.group)

@@ -42,7 +42,7 @@ class TokenStatistics:
                 self._add_sequence(tokens.to(torch.promote_types(tokens.dtype, torch.float32)))
 
     def _add_sequence(self, x: Tensor) -> None:
-        if not x.isfinite().all():
+        if not torch.stack(torch.aminmax(x)).isfinite().all():  # NaN is both the smallest and the largest
             self.broken = True
             return
         frobenius, before = residual_frobenius(x).item(), self._pair_sums()
@@ -59,6 +59,17 @@ class TokenStatistics:
         added = self._pair_sums() - before
         self.groups[self.sequences % GROUPS] += torch.cat([torch.tensor([1.0, frobenius], dtype=torch.float64), added])
         self.sequences += 1
+
+    def merge(self, other: TokenStatistics) -> None:
+        """Add what was measured elsewhere of the same layer, such as in another process."""
+        self.sequences += other.sequences
+        self.ranked += other.ranked
+        self.broken = self.broken or other.broken
+        for mine, theirs in ((self.sums, other.sums), (self.rank_sums, other.rank_sums)):
+            mine.update({name: value + theirs[name] for name, value in mine.items()})
+        self.cosines.merge(other.cosines)
+        self.centred.merge(other.centred)
+        self.groups += other.groups
 
     def _pair_sums(self) -> Tensor:
         """Of all pairs so far: their number, the sum of their cosines, and how many are aligned, raw and centred."""

@@ -86,7 +86,7 @@ def main_numbers(diagnosis: Diagnosis) -> pd.DataFrame:
 
 def _range(low: float, high: float, share: bool) -> str:
     texts = [_digits(100 * value if share else value) for value in (low, high)]
-    unit = " %" if share else ""
+    unit = "\u00a0%" if share else ""  # a narrow column does not part the two
     return (texts[0] if texts[0] == texts[1] else " to ".join(texts)) + unit
 
 

@@ -12,11 +12,13 @@ import pandas as pd
 from .advice import advice
 from .certainty import Certainty, certainty
 from .thresholds import (
+    CHOSEN,
     GUESSING_MARGIN,
     OFFSET_COSINE,
-    UNIFORM_SPREAD,
+    Thresholds,
     entropy_collapsed,
     is_sink,
+    is_uniform,
     rank_collapsed,
 )
 from .usual import beside_usual
@@ -58,15 +60,15 @@ class Verdict:
         return f"{self.sentence} {self.remedy}".strip()
 
 
-def judge(diagnosis: Diagnosis) -> list[Verdict]:
+def judge(diagnosis: Diagnosis, by: Thresholds = CHOSEN) -> list[Verdict]:
     """All findings, worst first; the first one names what was not measured, and without a collapse says so."""
-    sure = certainty(diagnosis)
+    sure = certainty(diagnosis, by)
     found = [
         *_not_finite(diagnosis),
         *_dead(diagnosis),
-        *(alike := _rank(diagnosis, sure)),
-        *_uniform(diagnosis, alike),
-        *_entropy(diagnosis, sure),
+        *(alike := _rank(diagnosis, sure, by)),
+        *_uniform(diagnosis, alike, by),
+        *_entropy(diagnosis, sure, by),
         *_sinks(diagnosis, sure),
     ]
     gaps = gaps_of(diagnosis)
@@ -154,7 +156,7 @@ def _dead(diagnosis: Diagnosis) -> list[Verdict]:
     return found
 
 
-def _uniform(diagnosis: Diagnosis, alike: list[Verdict]) -> list[Verdict]:
+def _uniform(diagnosis: Diagnosis, alike: list[Verdict], by: Thresholds) -> list[Verdict]:
     """Attention that treats all keys alike, unless the tokens are alike or zero from there on, which explains it."""
     heads = diagnosis.heads
     if "spread_max" not in heads:
@@ -162,7 +164,7 @@ def _uniform(diagnosis: Diagnosis, alike: list[Verdict]) -> list[Verdict]:
     explained = [layer for verdict in alike if verdict.is_collapse for layer in verdict.layers]
     layers = diagnosis.layers
     explained += list(layers.loc[layers["norm_mean"] == 0, "layer"]) if "norm_mean" in layers else []
-    uniform = heads[(heads["spread_max"] <= UNIFORM_SPREAD) & ~(heads["layer"] >= min(explained, default=math.inf))]
+    uniform = heads[is_uniform(heads["spread_max"], by) & ~(heads["layer"] >= min(explained, default=math.inf))]
     if uniform.empty:
         return []
     sentence = (
@@ -172,12 +174,13 @@ def _uniform(diagnosis: Diagnosis, alike: list[Verdict]) -> list[Verdict]:
     return [_of_heads("dead attention", sentence, uniform)]
 
 
-def _rank(diagnosis: Diagnosis, sure: Certainty) -> list[Verdict]:
+def _rank(diagnosis: Diagnosis, sure: Certainty, by: Thresholds) -> list[Verdict]:
     layers = diagnosis.layers
     if "cosine_aligned" not in layers:
         return []
     layers = layers[layers["norm_mean"] != 0] if "norm_mean" in layers else layers
-    collapse = rank_collapsed(layers["cosine_aligned"], layers["residual_frobenius"], layers["cosine_centred_aligned"])
+    aligned, centred = layers["cosine_aligned"], layers["cosine_centred_aligned"]
+    collapse = rank_collapsed(aligned, layers["residual_frobenius"], centred, by)
     collapsed, offset = layers[collapse], layers[~collapse & (layers["cosine_mean"] > OFFSET_COSINE)]
     found = []
     if not collapsed.empty:
@@ -200,11 +203,11 @@ def _rank(diagnosis: Diagnosis, sure: Certainty) -> list[Verdict]:
     return found
 
 
-def _entropy(diagnosis: Diagnosis, sure: Certainty) -> list[Verdict]:
+def _entropy(diagnosis: Diagnosis, sure: Certainty, by: Thresholds) -> list[Verdict]:
     heads = diagnosis.heads
     if "gap_mean" not in heads:
         return []
-    collapsed = heads[entropy_collapsed(heads["entropy_normalised"], heads["gap_mean"])]
+    collapsed = heads[entropy_collapsed(heads["entropy_normalised"], heads["gap_mean"], by)]
     if collapsed.empty:
         return []
     worst = collapsed.loc[collapsed["gap_mean"].idxmax()]

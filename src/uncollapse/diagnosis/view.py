@@ -16,7 +16,7 @@ from uncollapse.models.huggingface import HARMLESS, KEYWORD, PassScores, is_caus
 from .attention_statistics import HIDING, Masking
 from .model_pass import Batch
 from .observer import Observer
-from .scores import CappedScores, InheritedScores, QueryKeyScores, ScoreSource, is_weights
+from .scores import CappedScores, InheritedScores, QueryKeyScores, ScoreSource, SinkScores, is_weights
 from .stacks import attention_modules
 from .tensor_parallel import GatheredScores
 from .verdicts import layer_ranges
@@ -64,7 +64,7 @@ class View:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the pass is one that another thread had under way when the diagnosis began."""
-        return ACTIVE.get() is not self
+        return self not in ACTIVE.get()
 
     def enter_block(self, block: nn.Module, *_: Any) -> None:
         if self.is_elsewhere:
@@ -133,6 +133,8 @@ class View:
         source: ScoreSource = QueryKeyScores(q, k, kwargs.get("scaling"))
         if kwargs.get("softcap") is not None:
             source = CappedScores(source, kwargs["softcap"])
+        if kwargs.get("s_aux") is not None:
+            source, masking = SinkScores(source, kwargs["s_aux"]), masking.with_sink(*source.shape[2:], q.device)
         self._add(self._row_of(module), source, masking, self._parts(len(q)))
         return False
 
@@ -243,12 +245,13 @@ def _why_without(block: nn.Module) -> str:
     return f"{type(block).__name__} has no attention with a softmax ({', '.join(mixers[:2]) or 'no mixer was found'})."
 
 
-KNOWN = frozenset({"dropout", "scaling", "is_causal", "position_bias", "softcap", "deterministic"})
+KNOWN = frozenset({"dropout", "scaling", "is_causal", "position_bias", "softcap", "s_aux", "deterministic"})
 
 
 def unknown(kwargs: dict[str, Any]) -> list[str]:
-    """Keywords of an attention call whose meaning is not known here, such as learned sinks: then the weights tell."""
+    """Keywords of an attention call whose meaning is not known here: then the weights tell."""
     return [name for name, value in kwargs.items() if value is not None and name not in KNOWN | HARMLESS]
 
 
-ACTIVE: ContextVar[View | None] = ContextVar("active view of a diagnosis", default=None)
+# of this thread: that of a diagnosis, or those that read a training forward
+ACTIVE: ContextVar[tuple[View, ...]] = ContextVar("active views", default=())

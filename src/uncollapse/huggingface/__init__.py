@@ -8,10 +8,10 @@ from typing import Any
 
 from uncollapse.deprecation import Moved, moved_names
 
-_CONVERSION = ("convert", "from_pretrained", "restore", "set_alpha")
-_LOCATER = ("LocaterCallback", "locater_penalty")
+_CONVERSION = ("convert", "set_alpha")
+_REMEDIES = ("LocaterCallback", "from_pretrained", "locater_penalty", "restore")
 _MOVED = {name: Moved("uncollapse.models", name, f"uncollapse.{name}") for name in _CONVERSION} | {
-    name: Moved("uncollapse.remedies", name, f"uncollapse.{name}") for name in _LOCATER
+    name: Moved("uncollapse.remedies", name, f"uncollapse.{name}") for name in _REMEDIES
 }
 
 __getattr__ = moved_names(__name__, _MOVED)

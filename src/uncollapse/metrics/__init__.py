@@ -5,6 +5,7 @@ from .gap import gap
 from .histogram import Histogram
 from .mixing import mixing_bound
 from .propagation import localisation, position_bins, propagates, softmax_tangent
+from .qk_update import qk_update
 from .rank import (
     effective_rank,
     norm_1,
@@ -40,6 +41,7 @@ __all__ = [
     "qk_spectrum",
     "qk_trace",
     "qk_traces",
+    "qk_update",
     "residual",
     "residual_frobenius",
     "residual_ratio",

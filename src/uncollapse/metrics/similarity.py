@@ -5,6 +5,7 @@ Pairs are counted into histograms tile by tile, so that no T x T matrix is store
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,12 @@ class Cosines:
             if len(later):
                 self._count(rows @ later.mT)
 
+    def merge(self, other: Cosines) -> None:
+        """Add pairs that were counted elsewhere."""
+        self.histogram.counts += other.histogram.counts
+        self.histogram.sum += other.histogram.sum
+        self.aligned += other.aligned
+
     def _count(self, cosines: Tensor) -> None:
         cosines.clamp_(-1.0, 1.0)
         self.histogram.add(cosines)
@@ -53,10 +60,10 @@ class Cosines:
 
 def unit_tokens(x: Tensor) -> Tensor:
     """Tokens scaled to length one; a token of zeros stays zero."""
-    largest = x.abs().amax(dim=-1, keepdim=True)
-    x = (x / largest).where(largest != 0, 0.0)  # squares of very small or very large tokens would leave float32's range
+    largest: Tensor = torch.linalg.vector_norm(x, math.inf, dim=-1, keepdim=True)
+    x = x / largest.where(largest != 0, 1.0)  # squares of very small or very large tokens would leave float32's range
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (x / length).where(length != 0, 0.0)
+    return x.div_(length.where(length != 0, 1.0))
 
 
 def cosine_pairs(x: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from uncollapse.attention import HiddenState, hopfield_attention
+
+HOPFIELD = hopfield_attention
 SDPA = functional.scaled_dot_product_attention
 MULTIHEAD = functional.multi_head_attention_forward
 SOFTMAX = frozenset({functional.softmax, torch.softmax, Tensor.softmax})
@@ -55,6 +58,10 @@ class AttentionCalls(TorchFunctionMode):
         """`multi_head_attention_forward`."""
         return MULTIHEAD(*args, **kwargs)
 
+    def hopfield(self, *args: Any, **kwargs: Any) -> tuple[Tensor, HiddenState]:
+        """`hopfield_attention`, in a model that was written with it."""
+        return HOPFIELD(*args, **kwargs)
+
     def product(self, product: Tensor) -> Tensor:
         """The product of two activations, without what is added to it."""
         return product
@@ -70,13 +77,15 @@ class AttentionCalls(TorchFunctionMode):
             return self.sdpa(*args, **kwargs)
         if function is MULTIHEAD:
             return self.multihead(*args, **kwargs)
+        if function is HOPFIELD:
+            return self.hopfield(*args, **kwargs)
         if function in SOFTMAX:
             self.softmax(args[0] if args else kwargs["input"])
         if function is Tensor.unflatten:  # torch.compile cannot trace the method, which calls its super(), under a mode
             return torch.unflatten(*args, **kwargs)
         if factors(function, args, kwargs) is None:
             return function(*args, **kwargs)
-        if function in WITH_BIAS:
+        if function in WITH_BIAS and type(self).product is not AttentionCalls.product:  # else rounding would change
             return _with_bias(self, *args, **kwargs)
         return self.product(function(*args, **kwargs))
 

@@ -17,8 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from uncollapse.attention.rule import ScoreRule, Skip
 
-from ._interface import KEYWORD, MARK, NAME, REENTRANT, PassScores
-from ._module_hooks import remove_hook, running_thread
+from ._interface import KEYWORD, NAME, REENTRANT, PassScores
+from ._module_hooks import MARK, remove_hook, running_thread
 from ._settings import CONFIG_KEY, ConversionSettings
 from .families import LayerModules
 from .learned import add_learned, learned_of, remove_learned
@@ -89,7 +89,7 @@ def add_hooks(model: PreTrainedModel, settings: ConversionSettings, layers: list
     sources = [_skip_source(layer, settings.skip) for layer in layers]
     conversion = Conversion(settings, layers, model.config._attn_implementation)
     for n, (layer, source) in enumerate(zip(layers, sources, strict=True), start=1):
-        add_learned(layer.attention, settings, model.config.num_attention_heads, n)
+        add_learned(layer.attention, settings, model.config.num_attention_heads, n, model)
         mark = LayerMark(n, layer.name, settings)
         setattr(layer.attention, MARK, mark)
         setattr(source, MARK, mark)
@@ -191,7 +191,7 @@ def _refuse_reentrant(block: nn.Module | None) -> None:
 def _remember_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a block or an attention module runs: keep its tokens for the visible skip."""
     mark: LayerMark = getattr(module, MARK)
-    if mark.settings.alpha > 0 or mark.settings.alpha_learned:
+    if mark.settings.has_skip:
         mark.tokens[running_thread()] = args[0] if args else kwargs["hidden_states"]
 
 

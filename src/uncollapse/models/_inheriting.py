@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from uncollapse.attention import HiddenState, hopfield_attention
 from uncollapse.attention.reference import ReferenceState, masked, softmax_of_visible
+from uncollapse.attention.rule import ScoreRule
 from uncollapse.attention.state import score_dtype
 
 from . import _recomputation as recomputation
@@ -24,6 +25,7 @@ from ._finding import tokens_agree
 from ._module_hooks import remove_hook, running_thread
 from ._plan import LayerPlan
 from ._settings import ConversionSettings
+from .learned import learned_of
 
 LAYER, SOURCES, OUTPUT = "_uncollapse_layer", "_uncollapse_sources", "_uncollapse_output"  # attributes of modules
 Observe = Callable[[LayerPlan, HiddenState, Tensor | None, bool], None]
@@ -49,6 +51,7 @@ class PlainLayerMark:
         self.modes: dict[int, list[InheritingCalls]] = {}
         self.tokens: dict[int, Tensor] = {}  # x or y, until the output of W_O
         self.entered: dict[int, tuple[int, ...]] = {}  # the shape of x
+        self.alphas: dict[int, float | Tensor] = {}  # the weight of the tokens
         self.output: tuple[nn.Module, str] | None = None  # the module that W_O is a child of, and its name there
         self.mixing: nn.Module | None = None  # W_O as it was when its hook was added
 
@@ -71,11 +74,17 @@ class PlainLayerMark:
             self.mixing = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"modes": {}, "tokens": {}, "entered": {}}
+        return self.__dict__ | {"modes": {}, "tokens": {}, "entered": {}, "alphas": {}}
 
     @property
     def name(self) -> str:
         return self.plan.name
+
+    def coefficients(self, attention: nn.Module) -> tuple[ScoreRule, float | Tensor]:
+        """How this layer inherits scores, and alpha; with its learned coefficients where it has any."""
+        settings = self.stack.settings
+        learned = learned_of(attention) if settings.is_learned else None
+        return (settings.rule, settings.alpha) if learned is None else (learned.rule(), learned.alpha())
 
     def inherited(self) -> tuple[HiddenState | None, bool]:
         """The state that this layer starts from, and whether this is a recomputation, which nothing continues from."""
@@ -147,9 +156,9 @@ CHECKPOINTING = (
 class InheritingCalls(AttentionCalls):
     """Over one attention module of a converted model."""
 
-    def __init__(self, mark: PlainLayerMark) -> None:
+    def __init__(self, mark: PlainLayerMark, rule: ScoreRule) -> None:
         super().__init__()
-        self.mark = mark
+        self.mark, self.rule = mark, rule
         self.calls = self.products = 0
         self.around = self._surroundings()
 
@@ -221,7 +230,7 @@ class InheritingCalls(AttentionCalls):
             scale=scale,
             dropout_p=dropout_p,
             enable_gqa=q.shape[1] != k.shape[1],
-            rule=settings.rule,
+            rule=self.rule,
             backend=settings.backend,
             depth=mark.stack.depth,
             scores_dtype=settings.scores_dtype,
@@ -250,9 +259,9 @@ class InheritingCalls(AttentionCalls):
         shape = tuple(product.shape) if product.dim() == 4 else (product.shape[0], 1, *product.shape[1:])
         state, again = self._begin(shape)
         mark.check_state(state, tuple(product.shape), False)
-        keep, take = mark.stack.settings.rule.coefficients(mark.n)
+        keep, take = (c.view(-1, 1, 1) if isinstance(c, Tensor) else c for c in self.rule.coefficients(mark.n))
         hidden = take * product.to(score_dtype(product.dtype))
-        if state is not None and keep != 0.0:
+        if state is not None and (isinstance(keep, Tensor) or keep != 0.0):
             hidden = keep * state.scores() + hidden
         mark.record(ReferenceState(mark.n, hidden, hidden.dtype), again)
         return hidden.to(product.dtype)
@@ -265,7 +274,8 @@ def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     """Before an attention module runs: its attention calls become ours."""
     mark: PlainLayerMark = getattr(module, LAYER)
     mark.follow_output()
-    mode = InheritingCalls(mark)
+    rule, mark.alphas[running_thread()] = mark.coefficients(module)
+    mode = InheritingCalls(mark, rule)
     mark.modes.setdefault(running_thread(), []).append(mode)
     mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -291,7 +301,7 @@ def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         settings = mark.stack.settings
         if role == "stream":
             mark.entered[running_thread()] = tuple(tokens.shape)
-        if settings.alpha > 0 and role == ("normed" if settings.skip == "normed" else "stream"):
+        if settings.has_skip and role == ("normed" if settings.skip == "normed" else "stream"):
             mark.tokens[running_thread()] = tokens
 
 
@@ -299,7 +309,7 @@ def mix(module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
     """After W_O: alpha x + (1 - alpha) result (Eq. 53); "replace" takes away the x that the block is about to add."""
     mark: PlainLayerMark = getattr(module, OUTPUT)
     settings = mark.stack.settings
-    if settings.alpha == 0:
+    if not settings.has_skip:
         return None
     tokens = mark.tokens.pop(running_thread(), None)
     if tokens is None:
@@ -307,7 +317,8 @@ def mix(module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
             f"{mark.name} ran without the tokens that alpha multiplies: the module that is called with them did not "
             "run with it; call the whole block, and checkpoint the whole block."
         )
-    weight = settings.alpha - 1.0 if settings.skip == "replace" else settings.alpha
+    alpha = mark.alphas.pop(running_thread())
+    weight = alpha - 1.0 if settings.skip == "replace" else alpha
     first = result[0] if isinstance(result, tuple) else result
-    mixed = weight * tokens + (1.0 - settings.alpha) * first
+    mixed = weight * tokens + (1.0 - alpha) * first
     return (mixed, *result[1:]) if isinstance(result, tuple) else mixed

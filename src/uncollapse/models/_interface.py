@@ -14,9 +14,11 @@ from transformers.masking_utils import sdpa_mask
 from uncollapse.attention import HiddenState, hopfield_attention
 from uncollapse.attention.reference import masked, softmax_of_visible
 
+from ._module_hooks import MARK
+from .editing import AttentionCall, edited_layer
+
 NAME = "hopfield"  # of the attention implementation
 KEYWORD = "hopfield_scores"  # under which the scores of a pass travel through the model's forward functions
-MARK = "_hopfield_layer"  # attribute that convert puts on each attention module
 
 # Keywords that models hand down to the attention function and that change nothing here: positions are already in q and
 # k, windows and packing are already in the mask, the rest steers what the model returns.
@@ -105,21 +107,30 @@ def hopfield_attention_forward(
     if causal and keys > queries:  # prefill of an empty static cache: the keys behind the last query are not filled yet
         key, value = key[:, :, :queries], value[:, :, :queries]
 
-    out, state = hopfield_attention(
-        query,
-        key,
-        value,
-        scores.inherited(layer.n, layer.name),
-        attn_mask=attention_mask,
-        is_causal=causal,
-        scale=scaling,
-        dropout_p=dropout,
-        enable_gqa=query.shape[1] != key.shape[1],
-        rule=layer.rule(module),
-        backend=layer.settings.backend,
-        depth=scores.depth,
-        scores_dtype=layer.settings.scores_dtype,
-    )
+    state: Any = None
+
+    def attend(call: AttentionCall) -> Tensor:
+        nonlocal state
+        out, state = hopfield_attention(
+            call.query,
+            call.key,
+            call.value,
+            scores.inherited(layer.n, layer.name),
+            attn_mask=call.attn_mask,
+            is_causal=call.is_causal,
+            scale=call.scale,
+            dropout_p=call.dropout_p,
+            enable_gqa=call.grouped,
+            rule=layer.rule(module),
+            backend=layer.settings.backend,
+            depth=scores.depth,
+            scores_dtype=layer.settings.scores_dtype,
+        )
+        return out
+
+    call = AttentionCall(query, key, value, attention_mask, dropout, causal, scaling)
+    edited = edited_layer(module)
+    out = attend(call) if edited is None else edited.edited(call, attend)
     weights = None
     if scores.output_attentions:
         weights = softmax_of_visible(masked(state.scores(), attention_mask, causal)).to(value.dtype)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+MARK = "_hopfield_layer"  # attribute that convert puts on each attention module of transformers
+
 
 def remove_hook(module: nn.Module, hook: Any) -> None:
     """Remove a hook by the function it calls: unlike a handle, that also works in a copy of the model."""

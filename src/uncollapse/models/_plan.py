@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from ._plan_html import LACKING, plan_html
+
 CallKind = Literal[
     "sdpa",  # torch.nn.functional.scaled_dot_product_attention
     "multihead",  # torch.nn.functional.multi_head_attention_forward, which nn.MultiheadAttention calls
     "product",  # softmax written out: the product of queries and keys is a call of its own
+    "hopfield",  # uncollapse.hopfield_attention: scores are inherited already
 ]
 NAMES: dict[CallKind, str] = {
     "sdpa": "scaled_dot_product_attention",
     "multihead": "MultiheadAttention",
     "product": "softmax written out",
+    "hopfield": "hopfield_attention",
 }
 
 
@@ -109,30 +113,43 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"{self.model}: {_counted(sum(len(s.layers) for s in self.stacks), 'attention layer')}"]
         for stack in self.stacks:
-            first = stack.layers[0]
-            what = "cross-attention, diagnosed and not converted" if stack.cross else NAMES[first.kind]
-            heads = _counted(first.heads, "head")
-            lines += ["", f"{stack.name}: {_counted(len(stack.layers), 'layer')} of {heads}, {what}"]
+            lines += ["", _title(stack)]
             lines += [f"  cannot inherit scores: {stack.refusal}"] if stack.refusal else []
             lines += [line for n, layer in enumerate(stack.layers, 1) for line in _described(n, layer)]
         lines += ["", "left out:"] if self.left_out else []
         lines += [f"  {path or 'the model itself'}: {why}" for path, why in self.left_out]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        rows = [
+            [(str(n), layer.name, *_places(layer).values()) for n, layer in enumerate(stack.layers, 1)]
+            for stack in self.stacks
+        ]
+        return plan_html(self, [_title(stack) for stack in self.stacks], rows)
 
-def _described(n: int, layer: LayerPlan) -> list[str]:
-    missing = "not found"
-    spectrum = missing if layer.query is None or layer.key is None else layer.query.parameter
+
+def _title(stack: Stack) -> str:
+    first = stack.layers[0]
+    what = "cross-attention, diagnosed and not converted" if stack.cross else NAMES[first.kind]
+    return f"{stack.name}: {_counted(len(stack.layers), 'layer')} of {_counted(first.heads, 'head')}, {what}"
+
+
+def _places(layer: LayerPlan) -> dict[str, str]:
+    """Where each part of a layer was found."""
+    spectrum = LACKING if layer.query is None or layer.key is None else layer.query.parameter
     if layer.key is not None and layer.query is not None and layer.key.parameter != layer.query.parameter:
         spectrum += f", {layer.key.parameter}"
-    rows = {
+    return {
         "block": layer.block or "none; the stream is read from the sums",
-        "x": str(layer.stream or missing),
-        "y": str(layer.normed or missing),
-        "W_O": layer.output or missing,
+        "x": str(layer.stream or LACKING),
+        "y": str(layer.normed or LACKING),
+        "W_O": layer.output or LACKING,
         "W_Q, W_K": spectrum,
     }
-    return [f"  layer {n}: {layer.name}", *(f"    {key:<9}{value}" for key, value in rows.items())]
+
+
+def _described(n: int, layer: LayerPlan) -> list[str]:
+    return [f"  layer {n}: {layer.name}", *(f"    {key:<9}{value}" for key, value in _places(layer).items())]
 
 
 def _counted(number: int, noun: str) -> str:

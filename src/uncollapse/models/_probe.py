@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ._calls import MULTIHEAD, PRODUCTS, SDPA, SOFTMAX, factors, multihead_call
+from ._calls import HOPFIELD, MULTIHEAD, PRODUCTS, SDPA, SOFTMAX, factors, multihead_call
 from ._plan import CallKind
 from ._torch_internals import without_modes
 
@@ -196,8 +196,8 @@ class Probe(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is SDPA:
-            return self._sdpa(*args, **kwargs)
+        if function in (SDPA, HOPFIELD):
+            return self._attention_call(function, *args, **kwargs)
         if function is MULTIHEAD:
             return self._multihead(*args, **kwargs)
         name = str(function)
@@ -244,7 +244,9 @@ class Probe(TorchFunctionMode):
         self.linears.append(linear)
         return self.tag(result, frozenset({Tag("linear", len(self.linears) - 1)}))  # type: ignore[no-any-return]
 
-    def _sdpa(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _attention_call(self, function: Any, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """A call of torch's own attention, or of ours."""
+        kind: CallKind = "sdpa" if function is SDPA else "hopfield"
         shape = (*query.shape[:-1], key.shape[-2])
         shape = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
         first = (query[0, :, 0].clone(), key[0, :, 0].clone()) if query.dim() == key.dim() == 4 else None
@@ -252,10 +254,10 @@ class Probe(TorchFunctionMode):
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         self._attend(
             Attention(
-                self.tick(), "sdpa", self.stack[-1], shape, self.tags(query), self.tags(key), first=first, scale=scale
+                self.tick(), kind, self.stack[-1], shape, self.tags(query), self.tags(key), first=first, scale=scale
             )
         )
-        return self.tag(SDPA(query, key, *args, **kwargs), frozenset({Tag("attention", len(self.attentions) - 1)}))
+        return self.tag(function(query, key, *args, **kwargs), frozenset({Tag("attention", len(self.attentions) - 1)}))
 
     def _multihead(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
         problem, shape, scale = "", (query.shape[1], args[2], query.shape[0], key.shape[0]), None

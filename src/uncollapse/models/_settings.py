@@ -8,12 +8,13 @@ from numbers import Real
 from typing import Any
 
 from uncollapse.attention.functional import check_backend
-from uncollapse.attention.rule import ScoreRule, Skip, check_share, check_skip, is_tensor, learned_start
+from uncollapse.attention.learned import Coefficients
+from uncollapse.attention.rule import ScoreRule, Skip, check_skip, is_tensor
 
 CONFIG_KEY = "uncollapse"  # where the settings live in model.config
 
 
-class ConversionSettings:
+class ConversionSettings(Coefficients):
     """Rule, visible skip and backend of a converted model; its hooks share one object, so `set_alpha` acts at once."""
 
     def __init__(
@@ -27,45 +28,26 @@ class ConversionSettings:
             raise ValueError("convert keeps its coefficients itself: give numbers, or 'learned' for parameters.")
         if scores_dtype not in (None, "float32", "float16"):
             raise ValueError(f"scores_dtype must be None, 'float32' or 'float16', got {scores_dtype!r}.")
-        self.rule, self.backend, self.skip, self.scores_dtype = rule, backend, skip, scores_dtype
-        self.alpha_learned = isinstance(alpha, str)  # alpha is then where the parameters start
-        self.alpha = self._checked(learned_start("alpha", alpha) if isinstance(alpha, str) else alpha)
+        self.backend, self.skip, self.scores_dtype = backend, skip, scores_dtype
+        super().__init__(rule, alpha)
 
     @property
-    def is_learned(self) -> bool:
-        """Whether the model has parameters for its coefficients."""
-        return self.alpha_learned or self.rule.learned
+    def has_skip(self) -> bool:
+        """Whether tokens pass by the attention: alpha is not 0, or may become so."""
+        return self.alpha_learned or self.alpha > 0
 
     @property
     def is_stock(self) -> bool:
         """Whether the model computes what it computed before the conversion."""
         return self.alpha == 0 and self.rule.coefficients(2) == (0.0, 1.0)
 
-    def change(self, alpha: float | None, alpha_hidden: float | None) -> None:
-        """Set alpha, alpha' or both; if one of them is refused, neither changes."""
-        rule = self.rule
-        for name, value, learned in (
-            ("alpha", alpha, self.alpha_learned),
-            ("alpha_hidden", alpha_hidden, rule.learned),
-        ):
-            if value is not None and learned:
-                raise ValueError(f"{name} of this model is learned; convert it again to set a number.")
-        if alpha_hidden is not None:
-            if rule.name != "hopfield":
-                raise ValueError(f"alpha_hidden belongs to the rule 'hopfield'; this model runs {rule.name!r}.")
-            rule = ScoreRule.hopfield(alpha_hidden, rule.start)
-        if alpha is not None:
-            self.alpha = self._checked(alpha)
-        self.rule = rule
-
     def _checked(self, alpha: float) -> float:
-        check_share("alpha", alpha)
         if self.skip == "replace" and alpha == 0:
             raise ValueError(
                 "skip='replace' puts alpha x + (1 - alpha) attention in place of the block's sum and needs alpha > 0, "
                 f"got alpha = 0 (rule {self.rule.name!r}); give alpha, or use skip='stream'."
             )
-        return float(alpha)
+        return super()._checked(alpha)
 
     def to_config(self) -> dict[str, Any]:
         """As plain data for config.json."""

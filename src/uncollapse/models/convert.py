@@ -1,4 +1,4 @@
-"""convert(), restore(), set_alpha(), plan(), from_pretrained(): inherited scores in a model that you already have.
+"""convert(), restore(), set_alpha(), plan(): inherited scores in a model that you already have.
 
 There are two routes. huggingface.py serves models of transformers whose attention goes through `AttentionInterface`;
 plain.py serves every other PyTorch module, through its attention calls.
@@ -6,13 +6,13 @@ plain.py serves every other PyTorch module, through its attention calls.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
+from uncollapse.attention import HopfieldAttention
 from uncollapse.attention.rule import ScoreRule, Skip, Start, chosen_rule
 from uncollapse.extras import require
 
@@ -80,9 +80,13 @@ def convert(
     rule = chosen_rule(rule, alpha_hidden, start)
     kept = None if scores_dtype is None else str(scores_dtype).removeprefix("torch.")
     settings = ConversionSettings(rule, rule.alpha if alpha is None else alpha, backend, skip, kept)
+    from . import editing  # which needs this file
+
+    editing.refuse_inheriting(model)
     inner = find_transformers_model(model)
     if inner is None or run is not None or layers is not None or blocks is not None:
-        plain.install(model, settings, example, run, layers, blocks)
+        with editing.hooks_last(model):
+            plain.install(model, settings, example, run, layers, blocks)
         return model
     if inner.name_or_path and not settings.is_stock:
         warnings.warn(
@@ -93,7 +97,8 @@ def convert(
         )
     from . import huggingface
 
-    huggingface.install(inner, settings, example)
+    with editing.hooks_last(model):
+        huggingface.install(inner, settings, example)
     return model
 
 
@@ -125,15 +130,22 @@ def plan(
     return plain.find(model, example, run, layers, blocks)[0]
 
 
-def restore(model: Model) -> Model:
-    """Make a converted model stock again, bit for bit; a stock model stays as it is.
+def settings_of(model: nn.Module) -> ConversionSettings | None:
+    """What `convert` has set in this model or in one inside it, None if it is stock."""
+    by_calls = plain.conversion_of(model)
+    if by_calls is not None:
+        return by_calls.settings
+    inner = find_transformers_model(model)
+    if inner is None:
+        return None
+    from . import huggingface
 
-    >>> import uncollapse as uc
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=16, n_positions=8))
-    >>> uc.restore(uc.convert(model)).config._attn_implementation
-    'sdpa'
-    """
+    conversion = huggingface.conversion_of(inner)
+    return None if conversion is None else conversion.settings
+
+
+def restore(model: Model) -> Model:
+    """Undo `convert`; what remedies have changed stays, which `uncollapse.restore` undoes as well."""
     inner = find_transformers_model(model)
     if inner is not None:
         from . import huggingface
@@ -146,6 +158,8 @@ def restore(model: Model) -> Model:
 def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | None = None) -> Model:
     """Change alpha, alpha' or both of a converted model, in place; what is None stays.
 
+    Also of a model of your own with `HopfieldAttention` layers, in all of them.
+
     >>> import uncollapse as uc
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=16, n_positions=8))
@@ -153,6 +167,11 @@ def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | No
     >>> model.config.uncollapse["alpha"], model.config.uncollapse["rule"]["keep"]
     (0.1, 0.1)
     """
+    layers = [module for module in model.modules() if isinstance(module, HopfieldAttention)]
+    for layer in layers:
+        layer.coefficients.change(alpha, alpha_hidden)
+    if layers:
+        return model
     inner = find_transformers_model(model)
     if inner is None:
         plain.change_alpha(model, alpha, alpha_hidden)
@@ -161,25 +180,6 @@ def set_alpha(model: Model, alpha: float | None = None, alpha_hidden: float | No
 
     huggingface.change_alpha(inner, alpha, alpha_hidden)
     return model
-
-
-def from_pretrained(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedModel:
-    """Load a saved model with the inherited scores its config names, and without block residuals where it says so.
-
-    A stock checkpoint loads as a stock model. Weights that are missing or of a wrong shape, and weights of layers that
-    the model does not have, raise a ValueError that names them, and so does a damaged folder. Code that comes with a
-    model is not run unless you pass `trust_remote_code=True`.
-
-    Args:
-        path: a folder that `save_pretrained` wrote, or a name on the hub.
-        auto_class: the class to build, such as `AutoModelForCausalLM`; its head may be new, with a warning. None builds
-            `config.architectures[0]`, whose head must be there as well.
-        kwargs: passed to the `from_pretrained` of that class.
-    """
-    require("transformers")
-    from . import loading
-
-    return loading.load(path, auto_class, **kwargs)
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:

@@ -6,6 +6,7 @@ Whatever reads weights or adds hooks looks here. To add a family, add a row: the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -157,12 +158,15 @@ def query_key_weights(model: PreTrainedModel) -> list[QueryKeyWeights]:
     return list(each_query_key_weights(model))
 
 
-def each_query_key_weights(model: PreTrainedModel) -> Iterator[QueryKeyWeights]:
-    """The same layer by layer: weights that are sharded or offloaded are brought in for one layer at a time."""
+def each_query_key_weights(model: PreTrainedModel, adapted: bool = False) -> Iterator[QueryKeyWeights]:
+    """The same layer by layer: weights that are sharded or offloaded are brought in for one layer at a time.
+
+    With `adapted`, what LoRA adds to a weight is part of it, without gradients; otherwise adapters are refused.
+    """
     family = _known_family(model)
     for block in blocks_of(model, family):
         with at_hand(block.get_submodule(family.query), block.get_submodule(family.key)):
-            yield _split(block, family, model.config.num_attention_heads, model.config.hidden_size)
+            yield _split(block, family, model.config.num_attention_heads, model.config.hidden_size, adapted)
 
 
 def query_key_parameters(model: PreTrainedModel) -> list[tuple[nn.Parameter, ...]]:
@@ -209,8 +213,31 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _split(block: nn.Module, family: Family, heads: int, width: int) -> QueryKeyWeights:
-    query, key = (_plain(block.get_submodule(path), path) for path in (family.query, family.key))
+def is_adapted(model: PreTrainedModel) -> bool:
+    """Whether the modules with W_Q or W_K of a known family are wrapped by adapters."""
+    family = _known_family(model)
+    paths = (family.query, family.key)
+    return any(hasattr(block.get_submodule(path), "base_layer") for block in blocks_of(model, family) for path in paths)
+
+
+def _merged(module: nn.Module, path: str) -> nn.Linear:
+    """A linear module with the weight that a LoRA module has in effect; other adapters are refused."""
+    if not hasattr(module, "base_layer"):
+        return _plain(module, path)
+    base, delta = _plain(cast(nn.Module, module.base_layer), path), getattr(module, "get_delta_weight", None)
+    if delta is None:
+        raise ValueError(f"{path} is wrapped by an adapter ({type(module).__name__}), whose weight is not known.")
+    merged = copy.copy(base)
+    merged._parameters = dict(base._parameters)
+    active = () if getattr(module, "merged", False) else cast(list[str], module.active_adapters)
+    added = [delta(name).detach() for name in active if name in cast(nn.ModuleDict, module.lora_A)]
+    merged._parameters["weight"] = cast(nn.Parameter, sum(added, start=_whole(base.weight).detach()))
+    return merged
+
+
+def _split(block: nn.Module, family: Family, heads: int, width: int, adapted: bool = False) -> QueryKeyWeights:
+    read = _merged if adapted else _plain
+    query, key = (read(block.get_submodule(path), path) for path in (family.query, family.key))
     weight, bias = _whole(query.weight), None if query.bias is None else _whole(query.bias)
     if family.layout == "linear":
         size = weight.shape[0] // heads

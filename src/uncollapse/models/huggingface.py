@@ -5,6 +5,7 @@ Models that bypass the interface, or hand it more than it can take, go through t
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -15,6 +16,7 @@ from ._interface import HARMLESS, KEYWORD, NAME, PassScores, evaluation, is_caus
 from ._settings import CONFIG_KEY, ConversionSettings
 from ._trial import OtherRouteError, check_convertible, check_replaceable, find_layers, tiny_batch
 from .families import family_of, layers_of
+from .learned import all_learned, put_back
 
 __all__ = [
     "HARMLESS",
@@ -33,7 +35,7 @@ __all__ = [
 
 def install(model: PreTrainedModel, settings: ConversionSettings, example: Any = None) -> None:
     """Convert the model, or raise a ValueError that says why it cannot be; then it is as before."""
-    before = conversion_of(model)
+    before, kept = conversion_of(model), all_learned(model)
     remove_hooks(model)
     try:
         check_convertible(model)
@@ -49,6 +51,7 @@ def install(model: PreTrainedModel, settings: ConversionSettings, example: Any =
     except ValueError:
         if before is not None:
             add_hooks(model, before.settings, before.layers)
+            put_back(kept)
         raise
 
 
@@ -56,7 +59,8 @@ def _install_by_calls(model: PreTrainedModel, settings: ConversionSettings, exam
     """Convert a model that the interface does not serve through its attention calls; `reason` says why it does not."""
     if settings.backend == "auto" and len(set(getattr(model.config, "layer_types", None) or ())) > 1:
         # windows after full attention need the scores of later keys too, which a causal layer does not keep
-        settings = ConversionSettings(settings.rule, settings.alpha, "reference", settings.skip)
+        settings = copy(settings)
+        settings.backend = "reference"
     try:
         plain.install(model, settings, tiny_batch(model) if example is None else example)
     except plain.NotUnderstoodError:

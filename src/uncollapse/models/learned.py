@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from uncollapse.attention.rule import ScoreRule
+from uncollapse.attention.learned import PREFIX, LearnedShares
 
 from ._settings import ConversionSettings
 
-PREFIX = "uncollapse"  # of the parameters in an attention module, and so of their names in a checkpoint
-MARGIN = 0.05  # how far the sigmoid reaches beyond 0 and 1, so that both are values that can be left again
-
-
-class LearnedShares(nn.Module):
-    """The coefficients of one layer as parameters: alpha' (or ReViT's gate) for each head, alpha for the layer.
-
-    A value is a sigmoid stretched by `MARGIN` on either side and cut off at 0 and 1. A plain sigmoid is never 0, and
-    next to 0 has hardly a gradient; this one starts at 0 exactly and has the gradient of its inner end there.
-    """
-
-    hidden: nn.Parameter | None  # (H,)
-    visible: nn.Parameter | None  # (1,): W_O has mixed the heads where the tokens are added
-
-    def __init__(self, settings: ConversionSettings, heads: int, like: Tensor, inherits: bool) -> None:
-        super().__init__()
-        self.settings = settings
-        rule = settings.rule
-        start = rule.take if rule.name == "revit" else rule.keep  # ReViT's gate, or alpha'
-        hidden = like.new_full((heads,), raw_value(float(start)))
-        visible = like.new_full((1,), raw_value(settings.alpha))
-        self.register_parameter("hidden", nn.Parameter(hidden) if rule.learned and inherits else None)
-        self.register_parameter("visible", nn.Parameter(visible) if settings.alpha_learned else None)
-
-    def rule(self) -> ScoreRule:
-        """The rule of this layer with its present coefficients."""
-        rule = self.settings.rule
-        if self.hidden is None:
-            return replace(rule, learned=False)
-        value = share(self.hidden)
-        return ScoreRule.revit(value) if rule.name == "revit" else ScoreRule.hopfield(value, rule.start)
-
-    def alpha(self) -> float | Tensor:
-        """The weight of the visible skip, (1,) if it is learned."""
-        return self.settings.alpha if self.visible is None else share(self.visible)
-
-    def inherited_share(self) -> Tensor | None:
-        """How much of its scores each head inherits (H,), if that is learned; gathered if FSDP2 has sharded it."""
-        if self.hidden is None:
-            return None
-        value = share(_whole(self.hidden.detach())).cpu()
-        return 1.0 - value if self.settings.rule.name == "revit" else value
-
-    def visible_share(self) -> float | None:
-        """The weight of the visible skip, if that is learned."""
-        return None if self.visible is None else float(share(_whole(self.visible.detach())))
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def share(raw: Tensor) -> Tensor:
-    """The value in [0, 1] of a raw parameter.
-
-    >>> share(torch.tensor([raw_value(0.0), raw_value(0.5), raw_value(1.0)])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    value = (1.0 + 2.0 * MARGIN) * torch.sigmoid(raw) - MARGIN
-    return value + (value.clamp(0.0, 1.0) - value).detach()  # cut off, with the gradient of what is cut
-
-
-def raw_value(value: float) -> float:
-    """The raw parameter whose share is `value`."""
-    inner = (value + MARGIN) / (1.0 + 2.0 * MARGIN)
-    raw = math.log(inner / (1.0 - inner))
-    return raw + 1e-5 * (value == 1.0) - 1e-5 * (value == 0.0)  # so that rounding falls on the side that is cut off
+OURS = re.compile(r"(?:^|\.)(uncollapse(?:_\w+)?)\.")  # of a converted model, or of a remedy: uncollapse_sink.
 
 
 def learned_of(attention: nn.Module) -> LearnedShares | None:
@@ -90,11 +23,11 @@ def learned_of(attention: nn.Module) -> LearnedShares | None:
     return found if isinstance(found, LearnedShares) else None
 
 
-def add_learned(attention: nn.Module, settings: ConversionSettings, heads: int, layer: int) -> None:
+def add_learned(attention: nn.Module, settings: ConversionSettings, heads: int, layer: int, model: nn.Module) -> None:
     """Give the attention module of layer n = 1, 2, ... its parameters, if the settings ask for any."""
     if settings.is_learned:
         inherits = layer > 1 or settings.rule.start == "zero"  # H_1 = S_1 has no coefficient
-        like = next(attention.parameters()).detach()
+        like = next(chain(attention.parameters(), model.parameters())).detach()  # it may have none of its own
         attention.add_module(PREFIX, LearnedShares(settings, heads, like, inherits))
 
 
@@ -102,6 +35,18 @@ def remove_learned(attention: nn.Module) -> None:
     """Undo `add_learned`."""
     if learned_of(attention) is not None:
         delattr(attention, PREFIX)
+
+
+def all_learned(model: nn.Module) -> dict[nn.Module, LearnedShares]:
+    """The learned coefficients of every attention module that has any."""
+    found = {module: learned_of(module) for module in model.modules()}
+    return {module: learned for module, learned in found.items() if learned is not None}
+
+
+def put_back(kept: Mapping[nn.Module, LearnedShares]) -> None:
+    """Give attention modules the coefficients again that `all_learned` found, with what they have learned."""
+    for attention, learned in kept.items():
+        attention.add_module(PREFIX, learned)
 
 
 def load_learned(base: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -113,8 +58,9 @@ def load_learned(base: nn.Module, stored: Mapping[str, Tensor]) -> None:
     for name, parameter in learned_parameters(base):
         found = by_place.get(_place(name))
         if found is None or found.shape != parameter.shape:
+            kind = "learned coefficients" if f".{PREFIX}." in name else "a remedy's parameters"
             raise ValueError(
-                f"the config asks for learned coefficients, and {name} of shape {tuple(parameter.shape)} is not in the "
+                f"the config asks for {kind}, and {name} of shape {tuple(parameter.shape)} is not in the "
                 "checkpoint; save the whole model, or convert a stock one."
             )
         with torch.no_grad():
@@ -122,47 +68,67 @@ def load_learned(base: nn.Module, stored: Mapping[str, Tensor]) -> None:
 
 
 def _place(name: str) -> tuple[str, str]:
-    """The number of the block and the name of a coefficient: ("3", "hidden") of h.3.attn.uncollapse.hidden."""
-    block, _, coefficient = name.rpartition(f".{PREFIX}.")
+    """The number of the block and what follows: ("3", "uncollapse.hidden") of h.3.attn.uncollapse.hidden."""
+    found = OURS.search(name)
+    assert found is not None
+    block, coefficient = name[: found.start()], name[found.start(1) :]
     return ([part for part in block.split(".") if part.isdigit()] or [""])[-1], coefficient
 
 
+def is_ours(name: str) -> bool:
+    """Whether a parameter of this name was added to a model by `convert` or by a remedy."""
+    return OURS.search(name) is not None
+
+
 def learned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Names and parameters of all learned coefficients."""
+    """Names and parameters of all learned coefficients and of remedies."""
     for name, parameter in model.named_parameters():
-        if f".{PREFIX}." in f".{name}":
+        if is_ours(name):
             yield name, parameter
 
 
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float = 0.0, learned_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer: learned coefficients apart and without weight decay, which pulls to 0.5.
+    """Parameter groups for an optimizer: what was added to the model apart and without weight decay.
+
+    There are up to three: the model's own parameters, with the matrices that a remedy has added; learned coefficients
+    of a converted model, which decay would pull to 0.5; the numbers of remedies (gains, sinks, mixing coefficients).
 
     Args:
-        model: a converted model; without learned coefficients there is one group.
-        lr: learning rate of the model's own parameters.
+        model: a model, converted or with remedies; one that is stock has one group.
+        lr: learning rate of the model's own parameters, and of remedies.
         weight_decay: of the model's own parameters.
         learned_lr: of the learned coefficients; 10 times `lr` if not given, since a sigmoid moves slowly.
 
     >>> import torch, uncollapse as uc
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=16, n_positions=8))
-    >>> model = uc.convert(model, alpha="learned", alpha_hidden="learned")
+    >>> model = uc.apply(uc.convert(model, alpha="learned", alpha_hidden="learned"), "qk_norm")
     >>> groups = uc.parameter_groups(model, lr=1e-3, weight_decay=0.1)
     >>> [(len(group["params"]), group["lr"], group["weight_decay"]) for group in groups]
-    [(28, 0.001, 0.1), (4, 0.01, 0.0)]
+    [(28, 0.001, 0.1), (4, 0.01, 0.0), (4, 0.001, 0.0)]
     >>> optimizer = torch.optim.AdamW(groups)
     """
     check_rate("lr", lr)
-    check_rate("learned_lr", 10.0 * lr if learned_lr is None else learned_lr)
-    apart = {id(parameter) for _, parameter in learned_parameters(model)}
-    own = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
-    learned = [p for p in model.parameters() if p.requires_grad and id(p) in apart]
-    groups: list[dict[str, Any]] = [{"params": own, "lr": lr, "weight_decay": weight_decay}]
-    if learned:
-        groups.append({"params": learned, "lr": 10.0 * lr if learned_lr is None else learned_lr, "weight_decay": 0.0})
-    return groups
+    rates = {"own": lr, "learned": 10.0 * lr if learned_lr is None else learned_lr, "remedies": lr}
+    check_rate("learned_lr", rates["learned"])
+    groups: dict[str, list[nn.Parameter]] = {"own": [], "learned": [], "remedies": []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[_group_of(name, parameter)].append(parameter)
+    return [
+        {"params": parameters, "lr": rates[kind], "weight_decay": weight_decay if kind == "own" else 0.0}
+        for kind, parameters in groups.items()
+        if parameters or kind == "own"
+    ]
+
+
+def _group_of(name: str, parameter: nn.Parameter) -> str:
+    found = OURS.search(name)
+    if found is not None and found.group(1) == PREFIX:
+        return "learned"
+    return "remedies" if found is not None and parameter.dim() < 2 else "own"
 
 
 def check_rate(name: str, value: float) -> None:

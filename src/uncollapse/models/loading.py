@@ -6,7 +6,7 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +21,9 @@ from uncollapse.extras import MissingExtraError
 
 from ._settings import CONFIG_KEY, ConversionSettings
 from ._weight_files import check_files
+from .editing import REMEDIES_KEY
 from .huggingface import install
-from .learned import PREFIX, load_learned
+from .learned import is_ours, learned_parameters, load_learned
 from .skip_free import SKIP_FREE_KEY, remove_residuals
 
 WRAPPERS = r"^((module|_orig_mod|base_model\.model)\.)+"  # what DDP, torch.compile and PEFT put before the names
@@ -33,7 +34,12 @@ LONGEST = 300  # characters of a reason that another library gives
 ELSEWHERE = ("gguf_file", "state_dict", "subfolder", "variant")  # keywords that take weights from other files
 
 
-def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTrainedModel:
+Rebuild = Callable[[PreTrainedModel, Any], None]  # rebuild(model, data) applies the remedies of a config again
+
+
+def load(
+    path: str | os.PathLike[str], auto_class: Any, rebuild: Rebuild | None = None, **kwargs: Any
+) -> PreTrainedModel:
     """A saved model, converted again if its config says so; code that comes with it is not run unless it is trusted."""
     kwargs = {"trust_remote_code": False} | kwargs  # without a value transformers may ask at the terminal
     with _in_one_sentence(path):
@@ -47,10 +53,14 @@ def load(path: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> PreTra
             remove_residuals(model)
         data = getattr(model.config, CONFIG_KEY, None)
         if data is not None:
-            settings = ConversionSettings.from_config(data)
-            install(model, settings)
-            if settings.is_learned:
-                load_learned(model.base_model, _learned_tensors(path, **kwargs))
+            install(model, ConversionSettings.from_config(data))
+        remedies = getattr(model.config, REMEDIES_KEY, None)
+        if remedies is not None:
+            if rebuild is None:
+                raise ValueError(f"{path} has remedies; load it with uncollapse.from_pretrained.")
+            rebuild(model, remedies)
+        if any(True for _ in learned_parameters(model.base_model)):
+            load_learned(model.base_model, _learned_tensors(path, **kwargs))
     return model
 
 
@@ -64,12 +74,8 @@ def _learned_tensors(path: str | os.PathLike[str], **kwargs: Any) -> dict[str, T
     found: dict[str, Tensor] = {}
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            found |= {name: tensors.get_tensor(name) for name in tensors.keys() if _is_learned(name)}  # noqa: SIM118
+            found |= {name: tensors.get_tensor(name) for name in tensors.keys() if is_ours(name)}  # noqa: SIM118
     return found
-
-
-def _is_learned(name: str) -> bool:
-    return f".{PREFIX}." in name
 
 
 def read_config(path: str | os.PathLike[str], auto_class: Any = None, **kwargs: Any) -> PreTrainedConfig:
@@ -146,7 +152,7 @@ def _with_weights(path: str | os.PathLike[str], kind: Any, new_head: bool, **kwa
     head = [key for key in missing if not _in_base_model(model, key)]
     if missing and not (new_head and missing == head):
         raise ValueError(f"{_are(missing)} missing from {name}: {_few(missing)}; {REMEDY}")
-    unexpected = sorted(key for key in found["unexpected_keys"] if not (_is_pooler(model, key) or _is_learned(key)))
+    unexpected = sorted(key for key in found["unexpected_keys"] if not (_is_pooler(model, key) or is_ours(key)))
     if any(_in_base_model(model, key) for key in unexpected):
         raise ValueError(f"{_are(unexpected)} not expected in {name}: {_few(unexpected)}; {REMEDY}")
     if unexpected:

@@ -19,7 +19,8 @@ from ._module_hooks import remove_hook
 from ._plan import Argument, LayerPlan, Plan, Stack, WeightRows
 from ._probe import SUMS, first_tensor, probing
 from ._settings import ConversionSettings
-from ._torch_internals import without_modes
+from ._torch_internals import in_backward, without_modes
+from .learned import add_learned, all_learned, put_back, remove_learned
 
 __all__ = [
     "SUMS",
@@ -37,10 +38,12 @@ __all__ = [
     "conversion_of",
     "find",
     "first_tensor",
+    "in_backward",
     "install",
     "multihead_call",
     "on_device_of",
     "quiet_evaluation",
+    "remove_hook",
     "run_batch",
     "unflattened",
     "uninstall",
@@ -156,7 +159,7 @@ def install(
 
     With a `plan` no forward runs; without one the converted module must give the stock output at alpha = alpha' = 0.
     """
-    before = conversion_of(model)
+    before, kept = conversion_of(model), all_learned(model)
     uninstall(model)
     try:
         stock = None
@@ -170,16 +173,13 @@ def install(
         uninstall(model)
         if before is not None:
             _add_hooks(model, before.settings, before.plan)
+            put_back(kept)
         raise
 
 
 def check(plan: Plan, settings: ConversionSettings) -> None:
     """Raise a ValueError if the plan does not allow these settings."""
     cannot = f"{plan.model} cannot be converted: "
-    if settings.is_learned:
-        raise ValueError(
-            f"{cannot}learned coefficients need a family of docs/models.md; give alpha and alpha_hidden numbers."
-        )
     if not plan.own:
         seen = [(stack.layers[0].name, stack.refusal) for stack in plan.stacks] + list(plan.left_out)
         path, why = next(iter(seen), ("", "nothing attends"))
@@ -191,8 +191,17 @@ def check(plan: Plan, settings: ConversionSettings) -> None:
         if stack.refusal:
             raise NotUnderstoodError(f"{cannot}{stack.refusal}.")
         for layer in stack.layers:
-            if settings.alpha > 0:
+            if layer.kind == "hopfield":
+                raise ValueError(
+                    f"{cannot}{layer.name} inherits scores already; change alpha and alpha' with uncollapse.set_alpha."
+                )
+            if settings.has_skip:
                 _check_skip(layer, settings, cannot)
+            if settings.rule.learned and layer.folded:
+                raise ValueError(
+                    f"{cannot}the heads of {layer.name} are part of its batch, so they cannot learn coefficients of "
+                    "their own; give alpha_hidden a number."
+                )
             if settings.scores_dtype == "float16" and layer.kind == "product":
                 raise ValueError(
                     f"{cannot}{layer.name} writes its softmax out and keeps its scores as they are; "
@@ -270,6 +279,7 @@ def _hook_layer(model: nn.Module, conversion: PlainConversion, mark: PlainLayerM
                 conversion.sources.append(source)
             getattr(source, SOURCES).append((mark, argument.key, role))
     attention = _module(model, layer.name)
+    add_learned(attention, conversion.settings, layer.heads, mark.n, model)
     setattr(attention, LAYER, mark)
     attention.register_forward_pre_hook(enter, with_kwargs=True)
     attention.register_forward_hook(leave, always_call=True)
@@ -298,6 +308,7 @@ def uninstall(model: nn.Module) -> None:
     for mark in conversion.marks:
         mark.release_output()
     for attention in conversion.attentions:
+        remove_learned(attention)
         remove_hook(attention, enter)
         remove_hook(attention, leave)
         with contextlib.suppress(AttributeError):

@@ -17,13 +17,13 @@ class Reporters:
 
     def log(
         self,
-        numbers: Mapping[str, float],
+        numbers: Mapping[str, float | str],
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module,
     ) -> None:
-        """Log numbers at the current step; reporters start at the first call."""
+        """Log numbers and texts at the current step; reporters start at the first call."""
         if self._started is None:
             kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
             self._started = [kind() for kind in kinds]

@@ -1,4 +1,4 @@
-"""save() and load(): a plain PyTorch module on disk, with the inherited scores it was converted to."""
+"""A plain PyTorch module on disk, with the inherited scores it was converted to and the remedies that it has."""
 
 from __future__ import annotations
 
@@ -24,28 +24,15 @@ FORMAT = 1
 WEIGHTS, SETTINGS = "weights.pt", "uncollapse.json"
 
 
-def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a plain PyTorch module to a new folder: its weights, and how it was converted.
-
-    `uncollapse.load(build, folder)` reads it. A transformers model has `save_pretrained` for that.
-
-    >>> import tempfile, torch, uncollapse as uc
-    >>> def build():
-    ...     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    ...     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> x = torch.randn(1, 3, 8)
-    >>> model = uc.convert(build(), example=x).eval()
-    >>> folder = uc.save(model, tempfile.mkdtemp() + "/model")
-    >>> torch.equal(uc.load(build, folder).eval()(x), model(x))
-    True
-    """
+def save(model: nn.Module, folder: str | os.PathLike[str], remedies: Any = None) -> Path:
+    """Write a module to a new folder: its weights, how it was converted, and `remedies`, which are plain data."""
     conversion = plain.conversion_of(model)
     if find_transformers_model(model) is not None and conversion is None:
         raise ValueError(
             f"{type(model).__name__} is a transformers model; call model.save_pretrained(folder), and "
             "uncollapse.from_pretrained(folder) to read it."
         )
-    about: dict[str, Any] = {"format": FORMAT, "model": type(model).__name__, "conversion": None}
+    about: dict[str, Any] = {"format": FORMAT, "model": type(model).__name__, "conversion": None, "remedies": remedies}
     if conversion is not None:
         about["conversion"] = {"settings": conversion.settings.to_config(), "plan": conversion.plan.to_data()}
     text = json.dumps(about, indent=1)
@@ -55,11 +42,8 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def load(build: Callable[[], Model], folder: str | os.PathLike[str]) -> Model:
-    """A module that `save` wrote: `build()` makes it, the folder gives its weights and its conversion.
-
-    No forward runs: what was found when the module was converted is in the folder.
-    """
+def load(build: Callable[[], Model], folder: str | os.PathLike[str], rebuild: Callable[[Model, Any], None]) -> Model:
+    """A module that `save` wrote; `rebuild(model, data)` applies its remedies again."""
     where = Path(folder)
     file = where / SETTINGS
     if not file.is_file():
@@ -72,7 +56,6 @@ def load(build: Callable[[], Model], folder: str | os.PathLike[str]) -> Model:
     model = build()
     if not isinstance(model, nn.Module):
         raise ValueError(f"build must make a torch.nn.Module, and made a {type(model).__name__}.")
-    _load_weights(model, where / WEIGHTS)
     conversion = about.get("conversion")
     if conversion is not None:
         try:
@@ -80,6 +63,9 @@ def load(build: Callable[[], Model], folder: str | os.PathLike[str]) -> Model:
         except (KeyError, TypeError) as error:
             raise ValueError(f"{file} is damaged (it lacks {error}); save the module again.") from None
         plain.install(model, settings, plan=plan)
+    if about.get("remedies") is not None:
+        rebuild(model, about["remedies"])
+    _load_weights(model, where / WEIGHTS)  # learned coefficients and those of remedies among them
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from . import depth_strip, entropy_violins, head_map, similarity_violins
 from .chart import Chart
 from .content import DiagnosisContent
 from .depth_lines import MEASURES, depth_lines
-from .diagnosis_page import choice_bar, findings_html, gaps_html, metric_menu, strip
+from .diagnosis_page import choice_bar, findings_html, gaps_html, metric_menu, strip, strip_picture
 from .differences import differences
 from .eigenvalues import eigenvalue_plane
 from .entropy_histogram import entropy_histogram
@@ -53,6 +54,16 @@ def comparison_page(contents: Sequence[DiagnosisContent], footer: str) -> str:
     lead = _lead(contents) + (choice_bar(depth, heads, layer, head) if heads else "")
     shown = [section for section in sections if section.charts]
     return document(" against ".join(names), lead, shown, choice, footer=footer)
+
+
+def comparison_notebook_html(contents: Sequence[DiagnosisContent]) -> str:
+    """For a notebook: where they differ, and below each name its depth strip as a picture; no scripts."""
+    strips = "".join(
+        f"<p><b>{escape(content.name)}</b><br>{escape(content.about)}</p>{strip_picture(content)}"
+        for content in contents
+    )
+    names = escape(" against ".join(content.name for content in contents))
+    return f"<div><b>{names}</b>{bullet_list(differences(contents))}{strips}</div>"
 
 
 def _lead(contents: Sequence[DiagnosisContent]) -> str:

@@ -87,22 +87,26 @@ def strip(content: DiagnosisContent, name: str = "depth-strip", depth: int = 0) 
 
 def notebook_html(content: DiagnosisContent) -> str:
     """Summary and depth strip for a notebook, as text and a picture without scripts."""
-    chart = strip(content)
-    picture = ""
-    if chart is not None:
-        spec = chart.standalone(config("light")) | {"width": 620}
-        for parameter in spec["params"]:
-            if parameter["name"] == "layer":
-                parameter["value"] = 0  # nothing is selected in a picture
-        svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
-        picture = f'<img alt="{escape(chart.caption)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
     items = "".join(
         f"<li>{_sign(finding)} {escape(finding.sentence)} {escape(finding.remedy)}</li>" for finding in content.findings
     )
     return (
         f"<div><b>Diagnosis of {escape(content.name)}</b><br>{escape(content.about)}"
-        f"<ul>{items}</ul>{picture}{gaps_html(content)}</div>"
+        f"<ul>{items}</ul>{strip_picture(content)}{gaps_html(content)}</div>"
     )
+
+
+def strip_picture(content: DiagnosisContent, width: int = 620) -> str:
+    """The depth strip as an image that needs no script; empty if there is nothing to draw."""
+    chart = strip(content)
+    if chart is None:
+        return ""
+    spec = chart.standalone(config("light")) | {"width": width}
+    for parameter in spec["params"]:
+        if parameter["name"] == "layer":
+            parameter["value"] = 0  # nothing is selected in a picture
+    svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
+    return f'<img alt="{escape(chart.caption)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
 
 
 def findings_html(findings: Sequence[Finding]) -> str:

@@ -15,7 +15,7 @@ SIDE = 216  # pixels; the plot is square, so that angles are not distorted
 
 def eigenvalue_plane(eigenvalues: pd.DataFrame, names: Sequence[str]) -> Chart:
     """One dot per eigenvalue of the selected head; `eigenvalues` has report, layer, head, real and imag."""
-    axis = {"format": ".2~g", "tickCount": 4, "labelFlush": False}
+    axis = {"format": ".3~g", "tickCount": 4, "labelFlush": False}
     real = {"type": "quantitative", "title": "real part", "axis": axis}
     imag = {"type": "quantitative", "title": "imaginary part", "axis": axis}
     # Invisible points in the corners give both axes the same range, centred at 0.

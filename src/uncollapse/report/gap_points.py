@@ -21,7 +21,7 @@ def gap_points(heads: pd.DataFrame, depth: int, limits: Mapping[str, float]) -> 
         "scale": {"domain": [0.5, depth + 0.5], "nice": False, "zero": False},
         "axis": number_axis("layer", depth),
     }
-    axis = {"tickCount": 5, "format": ".2~g"}
+    axis = {"tickCount": 5, "format": "~g"}
     y: Spec = {"type": "quantitative", "title": "mean gap", "scale": {"type": "log", "nice": True}, "axis": axis}
     numbers = {"sequence": {"start": 1, "stop": depth + 1, "as": "layer"}}
     words = tooltip(layer=integer("layer"), head=integer("head"), gap_mean="mean gap", gap_max="largest gap")
@@ -37,24 +37,25 @@ def gap_points(heads: pd.DataFrame, depth: int, limits: Mapping[str, float]) -> 
     lines = _line(limits["gap_mean"], f"saturated: {limits['gap_mean']:g}", "warning", y)
     usual = limits.get("gap_usual")
     if usual is not None:
-        lines += _line(usual, f"95 % of healthy heads are below {usual:.2g}", "zero", y)
+        lines += _line(usual, f"usual: up to {usual:.2g}", "zero", y)
     spec = {
-        "title": "Gap between the two largest scores of a row, by head",
+        "title": "Mean gap of each head by layer",
         "data": {"table": NAME},
         "params": parameters(layer=1, head=1),
         "layer": [selection_band("layer", x, numbers, "datum.layer == layer"), *lines, points, chosen],
     }
     caption = (
-        "A point is a head. Far above the orange line the second largest weight is nothing beside the largest: "
-        "with low entropy, that is an entropy collapse."
+        "A point is a head: the largest score of a row minus the second largest, on average. Above the orange line the "
+        "second weight is nothing beside the first: with low entropy, that is an entropy collapse. Usual is where 95 % "
+        "of the heads of healthy trained models are."
     )
     return Chart(NAME, full_width(spec, height=200), caption, {NAME: table})
 
 
 def _line(value: float, words: str, style: str, y: Spec) -> list[Spec]:
-    """A dashed line across the chart, and its words at the left end above it."""
-    at = {"datum": value, **y}
-    rule = {"mark": {"type": "rule", "style": style, "strokeDash": [5, 4], "tooltip": None}, "encoding": {"y": at}}
-    place = {"align": "left", "baseline": "bottom", "dy": -3, "x": 4}
-    text = {"mark": {"type": "text", "style": style, "text": words, "tooltip": None, **place}, "encoding": {"y": at}}
-    return [rule, text]
+    """A dashed line across the chart, and its words at the left end above it; drawn once, not once for each head."""
+    once = {"data": {"values": [{}]}, "encoding": {"y": {"datum": value, **y}}}
+    rule = {"type": "rule", "style": style, "strokeDash": [5, 4], "tooltip": None}
+    text: Spec = {"type": "text", "style": style, "text": words, "tooltip": None}
+    text |= {"align": "left", "baseline": "bottom", "dy": -3, "x": 4}
+    return [{**once, "mark": rule}, {**once, "mark": text}]

@@ -37,13 +37,14 @@ def metrics_of(heads: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """The metrics of a table: label and explanation by column."""
     columns = [*(name for name in METRICS if name in heads), *(name for name in heads if name not in METRICS)]
     return {
-        str(name): _label(str(name))
+        str(name): metric_label(str(name))
         for name in columns
         if name not in ("layer", "name", "head") and heads[name].notna().any()
     }
 
 
-def _label(metric: str) -> tuple[str, str]:
+def metric_label(metric: str) -> tuple[str, str]:
+    """The label of a metric in a menu, and its explanation."""
     return METRICS.get(metric, (metric.replace("_", " "), ""))
 
 
@@ -60,7 +61,7 @@ def head_map(
 ) -> Chart:
     """The heat map; `ends` are the limits of each metric's colour scale."""
     first = next(iter(ends))
-    titles = {metric: _label(metric)[0] for metric in ends}
+    titles = {metric: metric_label(metric)[0] for metric in ends}
     legend = gradient_legend(format=".3~g", tickCount=4)
     axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"}
     x = _ordinal("layer", depth) | {"axis": axis | {"title": "layer"}}

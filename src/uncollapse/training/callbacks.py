@@ -155,11 +155,6 @@ class RunDiagnosis(DiagnoseCallback):
         super().__init__(batches, every=every, warn=shown)
         self.folder = folder
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
-        """The model at initialisation."""
-        if state.global_step == 0:
-            self.measure(kw["model"], args, state, control)
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kw: Any) -> None:
         """Diagnose every `every` steps and at the end."""
         if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
@@ -170,6 +165,7 @@ class RunDiagnosis(DiagnoseCallback):
     ) -> Diagnosis:
         """Diagnose, and save the report."""
         report = super().measure(model, args, state, control)
+        assert report is not None  # it has batches of its own
         path = self.folder.diagnosis / f"step-{state.global_step:06d}"
         if state.is_world_process_zero and not Path(path).exists():
             with naming_failure(f"diagnosis of step {state.global_step}"):

@@ -11,12 +11,16 @@ from torch import nn
 from transformers import BertConfig, GPT2Config, LlamaConfig, PreTrainedModel, ViTConfig
 
 from uncollapse.attention.rule import ScoreRule
-from uncollapse.models import convert, from_pretrained
+from uncollapse.models import convert
 from uncollapse.models.loading import read_config
 from uncollapse.models.skip_free import SKIP_FREE_KEY, remove_residuals
+from uncollapse.remedies import apply, from_pretrained
+from uncollapse.remedies.contents import read
+from uncollapse.remedies.remedy import Remedy, named
 
 from .drop_path import add_drop_path
 from .recipe import Recipe
+from .size import swiglu_width
 
 
 def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTrainedModel:
@@ -42,7 +46,15 @@ def build_model(recipe: Recipe, vocabulary: int = 0, classes: int = 0) -> PreTra
         remove_residuals(model)
     if recipe.drop_path:
         add_drop_path(model, recipe.drop_path)
+    for remedy in remedies_of(recipe):
+        if not remedy.needs_optimizer:
+            apply(model, remedy)
     return model
+
+
+def remedies_of(recipe: Recipe) -> list[Remedy]:
+    """The remedies that a recipe names; those that need an optimizer are applied when there is one."""
+    return [named(name, **settings) for name, settings in read(recipe.remedy)] if recipe.remedy else []
 
 
 def convert_to_recipe(model: PreTrainedModel, recipe: Recipe) -> None:
@@ -94,7 +106,7 @@ def config_of(recipe: Recipe, vocabulary: int, classes: int) -> Any:
             vocab_size=vocabulary,
             max_position_embeddings=recipe.length,
             hidden_size=recipe.width,
-            intermediate_size=recipe.mlp_width or _swiglu_width(recipe.width),
+            intermediate_size=recipe.mlp_width or swiglu_width(recipe.width),
             num_hidden_layers=recipe.layers,
             num_attention_heads=recipe.heads,
             num_key_value_heads=recipe.kv_heads or recipe.heads,
@@ -140,11 +152,6 @@ MODEL_CLASS = {
 def _fresh(recipe: Recipe, vocabulary: int, classes: int) -> PreTrainedModel:
     model: PreTrainedModel = MODEL_CLASS[recipe.family](config_of(recipe, vocabulary, classes))
     return model
-
-
-def _swiglu_width(width: int) -> int:
-    """LLaMA's own: two thirds of 4 times the width, rounded up to a multiple of 64."""
-    return -(-8 * width // (3 * 64)) * 64
 
 
 def check_model(recipe: Recipe) -> None:

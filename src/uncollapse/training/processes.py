@@ -4,23 +4,53 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)  # one process may tokenise the data while the others wait
 _turns = count()
+
+
+class SharedError(ValueError):
+    """What is raised in all processes in the same sentence; the command line prints it once."""
+
+    shared = True
+
+
+def process_count() -> int:
+    """The number of processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def first_process() -> bool:
     """Whether this is the only process or the one of rank 0."""
     return _rank() == 0
+
+
+def in_all_processes(call: Callable[[], T]) -> T:
+    """What `call` gives; if it fails in any process, all raise the same sentence, and none waits for one that is gone.
+
+    In a single process an error is raised as it is.
+    """
+    if process_count() == 1:
+        return call()
+    problem: str | None = None
+    try:
+        result = call()
+    except (ValueError, OSError) as error:
+        problem = str(error)
+    told = next((told for told in exchanged(problem) if told is not None), None)
+    if told is not None:
+        raise SharedError(told)
+    return result
 
 
 def check_agreement(about: Mapping[str, Any]) -> None:
@@ -29,7 +59,7 @@ def check_agreement(about: Mapping[str, Any]) -> None:
     for name, ours in held[0].items():
         for rank, theirs in enumerate(held):
             if theirs.get(name) != ours:
-                raise ValueError(
+                raise SharedError(
                     f"the processes of this run differ: {name} is {ours} in process 0 and {theirs.get(name)} in "
                     f"process {rank}; start all of them with the same options and the same data."
                 )
@@ -46,7 +76,7 @@ def exchanged(value: Any) -> list[Any]:
     They are sent as JSON through the key-value store by which the processes find each other, so this works before
     there is a process group, and on any device.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = process_count()
     if processes == 1:
         return [value]
     turn = next(_turns)

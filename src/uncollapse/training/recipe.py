@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from uncollapse.remedies.contents import read, together
+
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -71,6 +73,7 @@ class Recipe:
     normalisation: Literal["update", "tokens"] = key(
         "update", "what LocAteR's penalty is added to: the mean loss of an update, or the sum over its tokens"
     )
+    remedy: str | None = key(None, "remedies by name, such as qk_norm or soft_cap(cap=30)+sink; see docs/remedies.md")
     # Optimisation.
     learning_rate: float = key(1e-3, "learning rate of AdamW after the warm-up")
     weight_decay: float = key(0.1, "weight decay of matrices; biases and norms have none")
@@ -85,7 +88,10 @@ class Recipe:
     warmup_steps: int = key(0, "updates of linear warm-up")
     warmup_epochs: float = key(0.0, "epochs of linear warm-up")
     cooldown_epochs: float = key(0.0, "final epochs at lowest_rate")
-    batch_size: int = key(16, "sequences or images per update, over all processes")
+    batch_size: int = key(16, "sequences or images per update")
+    batch_of: Literal["update", "process"] = key(
+        "update", "what batch_size counts: an update over all processes, or the share of each process"
+    )
     accumulation: int = key(1, "gradient accumulation steps per update")
     precision: Literal["float32", "bfloat16"] = key("float32", "dtype of the forward and backward pass")
     gradient_checkpointing: bool = key(False, "recompute activations in the backward pass to save memory")
@@ -127,6 +133,8 @@ class Recipe:
             raise ValueError(
                 f"alpha_warmup raises alpha_hidden from 0, which rule {self.rule} does not have; use hopfield."
             )
+        if self.remedy is not None:
+            self._check_remedy()
         if self.skip == "replace":
             self._check_replace()
         if self.normalisation == "tokens" and self.task != "language":
@@ -155,6 +163,16 @@ class Recipe:
             largest = LARGEST.get(name, LARGEST_INTEGER)
             if isinstance(value, int) and value > largest:
                 raise ValueError(f"{name} must be at most {largest:,}, got {_shown(value)}.")
+
+    def _check_remedy(self) -> None:
+        """Those with keys of their own are given by these."""
+        for name, keys in (("hopfield", "rule: hopfield"), ("locater", "kappa_scale and kappa_mean")):
+            if any(found == name for found, _ in read(str(self.remedy))):
+                raise ValueError(f"remedy: {name} has keys of its own in a recipe: give {keys}.")
+        has = ["hopfield"] if self.rule != "self_attention" or self.alpha else []
+        has += ["locater"] if self.kappa_scale or self.kappa_mean else []
+        for name, _ in read(str(self.remedy)):
+            together(name, has)
 
     def _check_replace(self) -> None:
         """`skip: replace` changes the block's sum from the output of W_O, so nothing may lie between the two."""
@@ -192,6 +210,24 @@ class Recipe:
         if keys.get("epochs") is not None and "steps" not in keys:
             keys["steps"] = None
         return replace(self, **keys)
+
+    def for_processes(self, processes: int) -> Recipe:
+        """The recipe with the batch of an update over all processes; raises if they cannot share it evenly.
+
+        >>> Recipe(steps=1, batch_size=12, batch_of="process").for_processes(8).batch_size
+        96
+        """
+        if self.batch_of == "process":
+            return replace(self, batch_size=processes * self.batch_size, batch_of="update").for_processes(processes)
+        parts = processes * self.accumulation
+        if self.batch_size % parts:
+            near = parts * max(1, round(self.batch_size / parts))
+            raise ValueError(
+                f"batch_size must be a multiple of processes x accumulation = {processes} x {self.accumulation}, got "
+                f"{self.batch_size}; use --batch_size {near}, or --batch_of process for {self.batch_size} in each "
+                "process."
+            )
+        return self
 
     def to_yaml(self) -> str:
         """All keys as YAML, in the order of this class."""

@@ -19,13 +19,20 @@ from transformers import PreTrainedModel, TrainerCallback, set_seed
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from uncollapse import __version__, files
-from uncollapse.models import from_pretrained
-from uncollapse.remedies import LocaterCallback
+from uncollapse.remedies import LocaterCallback, from_pretrained
 
 from . import checkpoints
 from .callbacks import AlphaWarmup, MetricsFile, OnStep, Progress, RunDiagnosis, StepCallback, StepTimer
 from .model import rule_of
-from .processes import check_agreement, first_process, join_after_restart, shared
+from .processes import (
+    SharedError,
+    check_agreement,
+    first_process,
+    in_all_processes,
+    join_after_restart,
+    process_count,
+    shared,
+)
 from .recipe import Recipe, resolve
 from .resuming import find_checkpoint, is_finished, resume_metrics
 from .run_folder import RunFolder
@@ -92,7 +99,7 @@ def train(
     ...     run.status, [line["step"] for line in run.metrics]
     ('finished', [2, 2])
     """
-    resolved = resolve(recipe, **keys)
+    resolved = resolve(recipe, **keys).for_processes(process_count())
     folder = RunFolder(Path(out) if out is not None else Path("runs") / resolved.name)
     check_agreement({"out": str(folder.path.absolute()), "resume": resume, "force": force, **asdict(resolved)})
     with (
@@ -113,7 +120,7 @@ def train_seeds(recipe: Recipe, out: Path, seeds: int, **how: Any) -> list[Run]:
 def _train(recipe: Recipe, folder: RunFolder, resume: bool, progress: bool, on_step: OnStep | None) -> Run:
     join_after_restart()
     set_seed(recipe.seed)
-    task = task_of(recipe)
+    task = in_all_processes(lambda: task_of(recipe))
     model = task.build()
     checkpoint = find_checkpoint(folder, task, resume)
     history = [] if checkpoint is None else checkpoints.history(checkpoint)
@@ -242,7 +249,7 @@ def _ready(folder: RunFolder, recipe: Recipe, resume: bool, force: bool) -> Iter
                 problem = str(error)
         problem, finished = shared([problem, finished])
         if problem is not None:
-            raise ValueError(problem)
+            raise SharedError(problem)
         yield finished
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,12 @@ from transformers.trainer_utils import align_special_tokens
 
 from uncollapse import files
 from uncollapse.models.learned import parameter_groups
+from uncollapse.remedies import apply
 
 from . import checkpoints
 from .callbacks import AlphaWarmup
+from .model import remedies_of
+from .processes import process_count
 from .recipe import Recipe
 from .run_folder import RunFolder
 from .saving import NotSavedError, naming_failure
@@ -74,17 +76,22 @@ class RunTrainer(Trainer):
             self.args.dataloader_drop_last = False
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Learned coefficients get the group that `uncollapse.parameter_groups` gives them."""
+        """What was added to the model gets the groups of `uncollapse.parameter_groups`; remedies follow the steps."""
         fresh = self.optimizer is None
         optimizer = super().create_optimizer(*args, **kwargs)
-        if fresh and self.recipe.learn_alpha:
-            assert self.model is not None
+        if not fresh:
+            return optimizer
+        assert self.model is not None
+        if self.recipe.learn_alpha or self.recipe.remedy:
             _, *apart = parameter_groups(self.model, lr=self.recipe.learning_rate)
             own = {id(parameter) for group in apart for parameter in group["params"]}
             for group in optimizer.param_groups:
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
             for group in apart:
                 optimizer.add_param_group(group)
+        for remedy in remedies_of(self.recipe):
+            if remedy.needs_optimizer:
+                apply(self.model, remedy, optimizer=optimizer)
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -186,13 +193,8 @@ def every(value: int | None, total: int) -> int:
 
 def arguments(recipe: Recipe, folder: RunFolder, total: int) -> TrainingArguments:
     """The TrainingArguments of a recipe."""
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    share, rest = divmod(recipe.batch_size, processes * recipe.accumulation)
-    if rest or not share:
-        raise ValueError(
-            f"batch_size must be a multiple of processes x accumulation = {processes} x {recipe.accumulation}, "
-            f"got {recipe.batch_size}."
-        )
+    processes = process_count()
+    share = recipe.for_processes(processes).batch_size // (processes * recipe.accumulation)
     evaluating = recipe.eval_every is not None
     return TrainingArguments(
         output_dir=str(folder.checkpoints),

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from uncollapse.extras import naming_missing_extra
 
+from .alarm import Alarm
+from .front import Watch, watch
+from .recent import Recent
+
 if TYPE_CHECKING:
     from .callback import DiagnoseCallback as DiagnoseCallback
 
-__all__ = ["DiagnoseCallback"]
+__all__ = ["Alarm", "DiagnoseCallback", "Recent", "Watch", "watch"]
 
 
 def __getattr__(name: str) -> Any:  # a Trainer's callback needs transformers

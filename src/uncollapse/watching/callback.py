@@ -12,37 +12,27 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from uncollapse.diagnosis.model_pass import Batch, diagnose
 from uncollapse.diagnosis.result import Diagnosis
-from uncollapse.diagnosis.sample import sample_for
-from uncollapse.models.convert import transformers_model
 from uncollapse.models.reporters import Reporters
 
-from .course import PERSISTENCE, Course
-
-LAYER_METRICS = (
-    "residual_ratio",
-    "cosine_mean",
-    "cosine_aligned",
-    "cosine_centred_aligned",
-    "entropy_normalised",
-    "entropy_min",
-    "sink",
-    "logit_max",
-    "gap_mean",
-    "gap_max",
-)
-HEAD_METRICS = ("entropy_normalised", "gap_mean", "logit_max", "qk_trace", "qk_scale")
+from . import logs
+from .course import PERSISTENCE, Course, News
+from .detectors import DETECTORS
+from .front import Watch, watch
+from .summary_scalars import VERDICT, summary_scalars, verdict_text
 
 
 class DiagnoseCallback(TrainerCallback):
-    """Diagnoses the model on fixed batches every `every` steps, logs the numbers, and warns of a collapse that lasts.
+    """`uc.watch` in a Trainer: measures every `every` steps, logs the numbers, and warns of a collapse that lasts.
 
-    The numbers are logged where the Trainer reports (`report_to`) and in `state.log_history`. The last `Diagnosis` is
-    kept as `report`; with `keep`, all of them are kept in `reports` by step.
+    With batches the first diagnosis is of step 0, before any update. The numbers are logged where the Trainer reports
+    (`report_to`) and in `state.log_history`. The last `Diagnosis` is kept as `report`; with `keep`, all of them are
+    kept in `reports` by step.
 
     Args:
-        batches: held-out batches, as `uc.diagnose` takes them; the same ones each time. None takes the sample that
-            comes with the package.
-        every: steps between two diagnoses.
+        batches: held-out batches, as `uc.diagnose` takes them, on which the model is diagnosed: the same ones each
+            time, in passes of their own. None measures the training batches in the forward that trains the model; the
+            tables and warnings that look ahead are then those of `watch`.
+        every: steps between two measurements.
         warn: warn when a collapse has lasted, when the model has recovered from it, and when it is back.
         keep: keep every report, for a page over the course of training.
         persistence: measurements in a row that make a collapse, and its recovery, worth telling; NaN is told at once.
@@ -66,33 +56,62 @@ class DiagnoseCallback(TrainerCallback):
             batches = [batches] if isinstance(batches, Mapping) else list(batches)
         self.batches: list[Batch] | None = batches
         self.every, self.warn, self.keep = every, warn, keep
+        self.watch: Watch | None = None
         self.report: Diagnosis | None = None
         self.reports: dict[int, Diagnosis] = {}
         self.course = Course(persistence)
-        self._sample = ""  # the name of what was chosen where no batches were given
         self._reporters = Reporters()
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """With batches: the model before the first update, with which others are compared. Without: watch."""
+        if self.batches is not None and state.global_step == 0:
+            self.measure(kwargs["model"], args, state, control)
+        if self.batches is None:
+            self.close()
+            others = [name for name in DETECTORS if name != "thresholds"]  # those are told by the course
+            self.watch = watch(
+                kwargs["model"],
+                kwargs.get("optimizer"),
+                every=self.every,
+                on_warning=self._tell,
+                detectors=others,
+            )
+            self.watch.schedule.done = state.global_step
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Diagnose every `every` steps."""
+        """Measure every `every` steps."""
         if state.global_step % self.every == 0:
             self.measure(kwargs["model"], args, state, control)
 
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Leave the model as it was found."""
+        self.close()
+
+    def close(self) -> None:
+        """End the watch, if there is one; its tables stay."""
+        if self.watch is not None:
+            self.watch.close()
+
     def measure(
         self, model: nn.Module, args: TrainingArguments, state: TrainerState, control: TrainerControl
-    ) -> Diagnosis:
-        """Diagnose now, log the numbers, and tell what has lasted, gone or come back."""
+    ) -> Diagnosis | None:
+        """Diagnose now, or take what the watch has measured; log it, and tell what has lasted, gone or come back."""
         began = time.perf_counter()
-        if self.batches is None:  # chosen once: what a model writes itself changes as it learns
-            sample = sample_for(transformers_model(model))
-            self.batches, self._sample = sample.batches, sample.name
-        self.report = diagnose(model, self.batches, progress=False)
-        self.report.info["sample"] = self._sample or self.report.info["sample"]
+        if self.batches is None:
+            self.report = None if self.watch is None else self.watch.diagnosis
+        else:
+            self.report = diagnose(model, self.batches, progress=False)
+        if self.report is None:
+            return None
         if self.keep:
             self.reports[state.global_step] = self.report
         if state.is_world_process_zero:
-            metrics = scalars(self.report) | {"diagnose/seconds": round(time.perf_counter() - began, 3)}
+            metrics = scalars(self.report) | summary_scalars(self.report)
+            metrics |= {"diagnose/seconds": round(time.perf_counter() - began, 3)}
             state.log_history.append({"step": state.global_step, **metrics})
-            self._reporters.log(metrics, args, state, control, model)
+            self._reporters.log(metrics | {VERDICT: verdict_text(self.report)}, args, state, control, model)
             if args.get_warmup_steps(state.max_steps) > 0:
                 self.report.info["settings"]["warmup"] = args.get_warmup_steps(state.max_steps)
             for sentence in self.course.news(state.global_step, self.report.verdicts):
@@ -105,6 +124,10 @@ class DiagnoseCallback(TrainerCallback):
         """Kinds of collapse that lasted, and the step at which each was first measured."""
         return self.course.first_seen
 
+    def _tell(self, news: News) -> None:
+        if self.warn:
+            self.show_warning(news.sentence)
+
     def show_warning(self, message: str) -> None:
         """Show what has happened: a Python warning, unless a subclass does something else."""
         warnings.warn(message, stacklevel=2)
@@ -112,13 +135,4 @@ class DiagnoseCallback(TrainerCallback):
 
 def scalars(report: Diagnosis) -> dict[str, float]:
     """The numbers of a report by the names under which they are logged."""
-    numbers: dict[str, float] = {}
-    for row in report.layers.to_dict("records"):
-        for name in LAYER_METRICS:
-            if name in row:
-                numbers[f"diagnose/layer_{row['layer']:02.0f}/{name}"] = float(row[name])
-    for row in report.heads.to_dict("records"):
-        for name in HEAD_METRICS:
-            if name in row:
-                numbers[f"diagnose/layer_{row['layer']:02.0f}_head_{row['head']:02.0f}/{name}"] = float(row[name])
-    return numbers
+    return logs.scalars({"layers": report.layers, "heads": report.heads}, "diagnose")

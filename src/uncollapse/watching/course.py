@@ -1,4 +1,4 @@
-"""The course of verdicts over a training run: what lasts is told, with its recovery and its relapse."""
+"""The course of findings over a training run: what lasts is told, with its recovery and its relapse."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from dataclasses import dataclass, field
 
 from uncollapse.diagnosis.verdicts import Verdict
 
+from .alarm import Alarm
+
 PERSISTENCE = 3  # measurements in a row; the first updates of a healthy run pass through states that look collapsed
 AT_ONCE = ("not finite",)  # NaN does not go away by itself
 
 
+@dataclass(frozen=True)
+class News:
+    """Something to tell: what a row of `Watch.warnings` holds."""
+
+    step: int
+    kind: str
+    layers: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
 @dataclass
 class _Seen:
-    """How one kind of collapse has stood over the measurements."""
+    """How one kind of finding has stood over the measurements."""
 
     present: int = 0  # measurements in a row with it, and without it
     absent: int = 0
@@ -22,9 +38,18 @@ class _Seen:
     episodes: int = 0
 
 
+def alarms_of(verdicts: Iterable[Verdict], persistence: int) -> list[Alarm]:
+    """The collapses among verdicts; NaN is told at once."""
+    return [
+        Alarm(v.kind, v.sentence, v.layers, v.heads, v.remedy, 1 if v.kind in AT_ONCE else persistence)
+        for v in verdicts
+        if v.is_collapse
+    ]
+
+
 @dataclass
 class Course:
-    """Verdicts of measurements that follow each other, turned into news.
+    """Findings of measurements that follow each other, turned into news.
 
     >>> course = Course(persistence=2)
     >>> alarm = Verdict("rank collapse", "Layer 3: rank collapse.")
@@ -40,30 +65,36 @@ class Course:
 
     def news(self, step: int, verdicts: Iterable[Verdict]) -> list[str]:
         """Take the verdicts of a measurement; sentences on what has lasted, gone, or come back."""
-        found = {verdict.kind: verdict for verdict in verdicts if verdict.is_collapse}
-        told = [self._told(step, kind, verdict) for kind, verdict in found.items()]
-        told += [self._gone(step, kind) for kind in self._kinds if kind not in found]
-        return [sentence for sentence in told if sentence]
+        return [item.sentence for item in self.told(step, alarms_of(verdicts, self.persistence))]
 
-    def _told(self, step: int, kind: str, verdict: Verdict) -> str:
-        seen = self._kinds.setdefault(kind, _Seen())
+    def told(self, step: int, alarms: Iterable[Alarm]) -> list[News]:
+        """Take the findings of a measurement; what has lasted, gone, or come back. Of a kind, the first counts."""
+        found: dict[str, Alarm] = {}
+        for alarm in alarms:
+            found.setdefault(alarm.kind, alarm)
+        told = [self._present(step, alarm) for alarm in found.values()]
+        told += [self._gone(step, kind) for kind in self._kinds if kind not in found]
+        return [news for news in told if news is not None]
+
+    def _present(self, step: int, alarm: Alarm) -> News | None:
+        kind, seen = alarm.kind, self._kinds.setdefault(alarm.kind, _Seen())
         if not seen.present:
             seen.since = step
         seen.present, seen.absent = seen.present + 1, 0
-        if seen.told or seen.present < (1 if kind in AT_ONCE else self.persistence):
-            return ""
-        seen.told, seen.episodes = True, seen.episodes + 1
+        if (seen.told and not alarm.passes) or seen.present < alarm.patience:
+            return None
+        seen.told, seen.episodes = not alarm.passes, seen.episodes + 1
         self.first_seen.setdefault(kind, seen.since)
-        again = "relapse: " if seen.episodes > 1 else ""
-        since = f" (since step {seen.since})" if seen.since != step else ""
-        return f"step {step}: {again}{verdict}{since}"
+        again = "relapse: " if seen.episodes > 1 and not alarm.passes else ""
+        since = f" (since step {seen.since})" if seen.since != step and not alarm.passes else ""
+        return News(step, kind, alarm.layers, alarm.heads, f"step {step}: {again}{alarm}{since}")
 
-    def _gone(self, step: int, kind: str) -> str:
+    def _gone(self, step: int, kind: str) -> News | None:
         seen = self._kinds[kind]
         if not seen.absent:
             seen.since = step
         seen.present, seen.absent = 0, seen.absent + 1
         if not seen.told or seen.absent < self.persistence:
-            return ""
+            return None
         seen.told = False
-        return f"step {step}: recovered from the {kind} told before, since step {seen.since}."
+        return News(step, kind, (), (), f"step {step}: recovered from the {kind} told before, since step {seen.since}.")

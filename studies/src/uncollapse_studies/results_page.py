@@ -12,7 +12,7 @@ import pandas as pd
 from uncollapse.statistics import CONFIDENCE
 
 from .artefact import NO_CLAIM, PENDING, Artefact, ArtefactCells
-from .artefacts import ARTEFACTS
+from .artefacts import ARTEFACTS, REMEDIES
 from .cells.cell import Budget
 from .cells.measured import CHANGE, LATE
 from .cells.store import Store
@@ -63,9 +63,9 @@ NOT_MADE = """\
 
 def results_text(root: Path) -> str:
     """The whole page."""
-    found = list(drawn(root))
+    found = [entry for entry in drawn(root) if entry[0].paper != REMEDIES]
     sections = [_figure(root, figure) for figure in FIGURES.values()]
-    artefacts = [_artefact(artefact, found_cells, result) for artefact, found_cells, result in found]
+    artefacts = [section(artefact, found_cells, result) for artefact, found_cells, result in found]
     overview = _overview(root, found)
     parts = [INTRODUCTION, overview, *(text for text in (*sections, *artefacts) if text), NOT_MADE]
     return "\n".join(parts).rstrip() + "\n"
@@ -133,7 +133,8 @@ def _figure(root: Path, figure: Figure) -> str:
     return _section(figure.id, figure.title, record.get("verdict", ""), words, main, shown)
 
 
-def _artefact(artefact: Artefact, found_cells: ArtefactCells, result: Result | None) -> str:
+def section(artefact: Artefact, found_cells: ArtefactCells, result: Result | None) -> str:
+    """What a page says of an artefact."""
     if result is None:
         sentence = f"Pending: 0 of {len(found_cells.cells)} cells are trained."
         return f"## {artefact.id}\n\n{artefact.title}. {sentence}\n"

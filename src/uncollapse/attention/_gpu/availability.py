@@ -9,6 +9,7 @@ import os
 import torch
 from torch import Tensor
 
+from .._compiling import constant_result
 from .configs import SIZES, generation
 from .verification import is_verified
 
@@ -35,7 +36,7 @@ def say_fallback(reason: str) -> None:
         _log.debug("torch operations run this layer, not the Triton kernels: %s", reason)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _switched_on(device_type: str, index: int | None) -> bool:
     """Whether the machine has what the kernels need, and they are wanted there."""
     switch = os.environ.get(SWITCH)

@@ -1,5 +1,5 @@
 """The tile loops in C++, compiled on first use."""
 
-from .loader import operators, serves
+from .loader import compiler, operators, serves
 
-__all__ = ["operators", "serves"]
+__all__ = ["compiler", "operators", "serves"]

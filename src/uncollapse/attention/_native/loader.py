@@ -25,6 +25,7 @@ from torch import Tensor
 
 from uncollapse import files
 
+from .._compiling import constant_result
 from .fakes import describe
 
 SOURCE = Path(__file__).with_name("tiles.cpp")
@@ -43,11 +44,10 @@ def serves(q: Tensor, attn_mask: Tensor | None, v: Tensor | None = None) -> bool
     """Whether the compiled operators are there and can run one layer on these tensors."""
     if q.device.type != "cpu" or q.dtype not in DTYPES or (attn_mask is not None and attn_mask.requires_grad):
         return False
-    available: bool = _available()
-    return available
+    return _available()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_result
 def _available() -> bool:
     if os.environ.get("UNCOLLAPSE_NATIVE", "1") == "0":
         return False
@@ -136,11 +136,15 @@ def _digest_file(library: Path) -> Path:
     return library.with_suffix(".sha256")
 
 
+def compiler() -> str:
+    """The C++ compiler that the tiles are built with: $CXX, else the first that is found."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "c++"
+
+
 def _command() -> list[str]:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "c++"
     home = Path(torch.__file__).parent
     return [
-        *compiler.split(),
+        *compiler().split(),
         *("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp", "-w"),
         *VECTOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), ()),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",

@@ -179,6 +179,21 @@ float inherit_and_max(float* h, const float* old, float keep, int64_t n) {
   return largest(best);
 }
 
+// x = cap tanh(x / cap)
+void cap_row(float* x, float cap, int64_t n) {
+  const Vec bound(cap), inverse(1.0f / cap);
+  by_vectors(n, [&](int64_t j, int count) { (bound * (load(x + j, count) * inverse).tanh()).store(x + j, count); });
+}
+
+// gradient *= d cap tanh(s / cap) / ds = 1 - (x / cap)^2, with x the capped score
+void cap_row_backward(const float* x, float* gradient, float cap, int64_t n) {
+  const Vec inverse(1.0f / cap), one(1.0f);
+  by_vectors(n, [&](int64_t j, int count) {
+    const Vec ratio = load(x + j, count) * inverse;
+    (load(gradient + j, count) * (one - ratio * ratio)).store(gradient + j, count);
+  });
+}
+
 float exp_and_sum(const float* x, float* weights, float max, int64_t n) {
   Vec sum(0.0f), shift(max);
   by_vectors(n, [&](int64_t j, int count) {
@@ -700,7 +715,7 @@ struct Stack {  // the layers whose sum is H_n, side by side along the head size
 
 std::tuple<Tensor, Tensor> stacked_forward(
     at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, at::ArrayRef<double> weight_list,
-    const OptionalTensor& mask, bool causal, double dropout_p, int64_t seed, int64_t tile) {
+    double cap, const OptionalTensor& mask, bool causal, double dropout_p, int64_t seed, int64_t tile) {
   const Stack stack(q_list, k_list, weight_list);
   const Tensor v = as_float(v_in), q = stack.qs[0];
   const int64_t heads = stack.heads, queries = q.size(2), keys = v.size(2), value_size = v.size(3), wide = stack.wide();
@@ -733,6 +748,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
           const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           float* const line = logsumexp.mutable_data_ptr<float>() + item * queries + row;
           float* const scores = strip + r * width;  // the weights are written over them
+          if (cap > 0.0) cap_row(scores, cap, at.seen);
           softmax_row(scores, nullptr, 0.0f, scores, factors, at, softmax, inverses[r], *line);
         }
         read_values(count, value_size, width, {strip, width}, vs, outs.from(first));
@@ -745,7 +761,7 @@ std::tuple<Tensor, Tensor> stacked_forward(
 
 std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>, Tensor> stacked_backward(
     const Tensor& grad_in, at::TensorList q_list, at::TensorList k_list, const Tensor& v_in, const Tensor& out_in,
-    const Tensor& logsumexp, at::ArrayRef<double> weight_list, const OptionalTensor& mask, bool causal,
+    const Tensor& logsumexp, at::ArrayRef<double> weight_list, double cap, const OptionalTensor& mask, bool causal,
     double dropout_p, int64_t seed, int64_t tile) {
   const Stack stack(q_list, k_list, weight_list);
   const Tensor v = as_float(v_in), dout = as_float(grad_in), out = as_float(out_in), q = stack.qs[0];
@@ -766,13 +782,14 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>, Tensor> stacked_bac
   const SoftmaxSettings softmax = make_settings(mask, q, keys, causal, dropout_p, seed);
   const Strips strips{queries, keys, tile, causal};
   const int64_t rows = std::min(tile, queries);
-  const Scratch scratch(2 * rows * keys + keys + 2 * rows * wide + 2 * keys * wide, q);
+  const Scratch scratch(2 * rows * keys + 2 * keys + 2 * rows * wide + 2 * keys * wide, q);
 
   at::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
     float* const strip = scratch.mine();
     float* const gradient = strip + rows * keys;
     float* const factors = gradient + rows * keys;
-    float* const ours = factors + keys;
+    float* const capped = factors + keys;  // the scores of a row, for the derivative of the cap
+    float* const ours = capped + keys;
     float* const dours = ours + rows * wide;
     float* const theirs = dours + rows * wide;
     float* const dtheirs = theirs + keys * wide;
@@ -791,10 +808,15 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>, Tensor> stacked_bac
           const int64_t row = first + r;
           const RowPosition at{b, h, row, item * queries + row, causal ? row + 1 : width, width};
           float* const scores = strip + r * width;  // the weights are written over them
+          if (cap > 0.0) {
+            cap_row(scores, cap, at.seen);
+            std::copy_n(scores, at.seen, capped);
+          }
           softmax_row_backward(
               scores, nullptr, scores, gradient + r * width, factors, nullptr, 0.0f, at, softmax,
               logsumexp.const_data_ptr<float>()[item * queries + row],
               dot(douts.from(row).data, outs.from(row).data, value_size));
+          if (cap > 0.0) cap_row_backward(capped, gradient + r * width, cap, at.seen);
         }
         const Matrix change{gradient, width};
         gather(width, value_size, count, 1.0f, {strip, width}, douts.from(first), beta, dvs);
@@ -838,11 +860,11 @@ TORCH_LIBRARY(uncollapse_native, m) {
       "float[] keep, float[] gain, bool is_causal, bool old_causal, float dropout_p, int seed, int tile) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, *, float[] weights, Tensor? attn_mask, bool is_causal, "
-      "float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
+      "stacked_forward(Tensor[] qs, Tensor[] ks, Tensor v, *, float[] weights, float cap, Tensor? attn_mask, "
+      "bool is_causal, float dropout_p, int seed, int tile) -> (Tensor, Tensor)");
   m.def(
       "stacked_backward(Tensor grad_out, Tensor[] qs, Tensor[] ks, Tensor v, Tensor out, Tensor logsumexp, *, "
-      "float[] weights, Tensor? attn_mask, bool is_causal, float dropout_p, int seed, int tile) "
+      "float[] weights, float cap, Tensor? attn_mask, bool is_causal, float dropout_p, int seed, int tile) "
       "-> (Tensor, Tensor[], Tensor[], Tensor)");
 }
 

@@ -1,4 +1,4 @@
-"""Faults planted in a model, of eight kinds, two of them in graded strengths; and changes that do no harm."""
+"""Faults planted in a model, of nine kinds, two of them in graded strengths; and changes that do no harm."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ class Fault:
 
 @dataclass(frozen=True)
 class Series:
-    """One fault in strengths from weak to gross; the last one counts as a fault, the others show where it begins."""
+    """One fault in strengths: the weak ones show where its verdict begins, the gross ones count as faults."""
 
     plant: Callable[[float], Plant]
     named: str
-    strengths: tuple[float, ...]
-    shows: str  # the column of `margins.numbers` that says what the fault does
+    weak: tuple[float, ...]
+    counted: tuple[float, ...]
+    shows: str  # the column of `quantities.numbers` that says what the fault does
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """All of them, from weak to gross."""
+        return (*self.weak, *self.counted)
 
 
 def _blocks(model: Any) -> list[nn.Module]:
@@ -125,10 +131,24 @@ def _gradually(model: Any) -> list[Any]:
     return [block.register_forward_hook(_contract(CONTRACTION)) for block in _blocks(model)]
 
 
-TIMES = (10, 30, 100, 300, 1000, 3000, 10_000)  # random weights of tiny models have scores of some thousandths
+def _two(model: Any) -> list[Any]:
+    """A third of the tokens of the last block become its first, the others its last token."""
+
+    def hook(_block: nn.Module, _args: Any, output: Any) -> Any:
+        tokens: Tensor = (output[0] if isinstance(output, tuple) else output).clone()
+        third = max(1, tokens.shape[1] // 3)
+        tokens[:, :third], tokens[:, third:] = tokens[:, :1].clone(), tokens[:, -1:].clone()
+        return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
+
+    return [_blocks(model)[-1].register_forward_hook(hook)]
+
+
+TIMES = (10, 30, 100, 300, 1000, 3000)  # random weights of tiny models have scores of some thousandths
 GRADED: dict[str, Series] = {
-    "queries of one layer": Series(_explode, "entropy collapse", TIMES, "any_gap"),
-    "differences of tokens, last block": Series(_alike, "rank collapse", (0.3, 0.1, 0.03, 0.01, 1e-3), "any_residual"),
+    "queries of one layer": Series(_explode, "entropy collapse", TIMES, (10_000,), "any_gap"),
+    "differences of tokens, last block": Series(
+        _alike, "rank collapse", (0.3, 0.1, 0.03), (0.01, 1e-3), "any_residual"
+    ),
 }
 FAULTS: dict[str, Fault] = {
     "NaN in one weight": Fault(_nan, "not finite"),
@@ -137,6 +157,7 @@ FAULTS: dict[str, Fault] = {
     "queries of one layer zero": Fault(_blind, "dead attention"),
     "attention output of one layer zero": Fault(_silent, "dead attention"),
     "tokens contract block by block": Fault(_gradually, "rank collapse"),
+    "two tokens in the last block": Fault(_two, "rank collapse"),
 }
 
 

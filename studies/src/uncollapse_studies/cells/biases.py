@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from uncollapse.diagnosis import diagnose
-from uncollapse.models import from_pretrained
 from uncollapse.models.families import query_key_weights
+from uncollapse.remedies import from_pretrained
 from uncollapse.training.recipe import Recipe
 from uncollapse.training.run_folder import RunFolder
 from uncollapse.training.tasks import task_of

@@ -61,14 +61,14 @@ def main_cells(artefact: str, model: str, budget: Budget, seeds: int, methods: S
 
 
 LEARNED: dict[str, dict[str, Any]] = {  # alpha and alpha' are where the coefficients start
-    name: {"rule": "hopfield", "alpha": start, "alpha_hidden": start, "skip": "normed", "learn_alpha": True}
+    name: {"rule": "hopfield", "alpha": start, "alpha_hidden": start, "skip": "stream", "learn_alpha": True}
     for name, start in (("learned-from-half", 0.5), ("learned-from-stock", 0.0))
 }
 
 
 def learned_cells(artefact: str, model: str, budget: Budget, seeds: int) -> list[Cell]:
-    """Networks that learn how much they inherit, and the two of the central comparison that they lie between."""
-    known = {name: METHODS[name] for name in (PLAIN, OURS)} | LEARNED
+    """Networks that learn how much they inherit, and the two that they lie between, in the default reading."""
+    known = {PLAIN: METHODS[PLAIN], OURS: METHODS[OURS] | {"skip": "stream"}} | LEARNED
     return [
         network(artefact, name, name, seed, budget, model, **keys)
         for seed in range(seeds)

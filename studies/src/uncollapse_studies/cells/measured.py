@@ -107,13 +107,15 @@ def _evaluation_curves(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, li
 
 
 def _summary(report: Diagnosis) -> dict[str, float]:
-    """A diagnosis in a few numbers: means of layers or heads, and the residual ratio of the last layer."""
+    """A diagnosis in a few numbers: means of layers or heads, extremes of heads, the last layer's residual ratio."""
     layers, heads = report.layers, report.heads
     means = {name: layers[name] for name in ("cosine_mean", "cosine_aligned", "cosine_centred") if name in layers}
     for name in ("entropy_mean", "entropy_normalised", "qk_trace", "qk_scale", "localisation", "propagation_mean"):
         if name in heads:
             means[name] = heads[name]
     found = {name: float(column.mean()) for name, column in means.items()}
+    extremes = {"largest_logit": ("logit_max", "max"), "lowest_entropy": ("entropy_normalised", "min")}
+    found |= {name: float(heads[column].agg(how)) for name, (column, how) in extremes.items() if column in heads}
     return found | {"residual_ratio": float(layers["residual_ratio"].iloc[-1])}
 
 

@@ -13,8 +13,9 @@ COMMANDS = {  # name -> one line for --help; the command itself is NAME.py
     "figure": "compute and draw a figure that needs no trained networks",
     "cells": "train the networks of a table or figure that are missing, and draw it",
     "claims": "check every statement of the two papers",
-    "calibration": "count false and missed alarms of the verdicts of a diagnosis",
+    "calibration": "choose the thresholds of a diagnosis, and count false and missed alarms of its verdicts",
     "models": "diagnose small models that others trained",
+    "pictures": "photograph the report page for docs/images in a checkout of uncollapse",
     "results": "write docs/results.md, its pictures and README's table in a checkout of uncollapse",
 }
 

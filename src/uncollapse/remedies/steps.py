@@ -1,0 +1,73 @@
+"""Hooks on an optimizer's steps that belong to a model: a copy of the model does not share them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from .remedy import owner_of
+
+
+@dataclass
+class StepHooks:
+    """What runs before and after each step of one optimizer; `first` runs before what others have added."""
+
+    optimizer: Optimizer
+    before: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
+    first: bool = False
+    handles: list[Any] = field(default_factory=list)
+
+    def add(self) -> None:
+        """Register the hooks."""
+        before, after = self.before, self.after
+        if before is not None:
+            self.handles.append(self.optimizer.register_step_pre_hook(_calling(before)))
+        if after is not None:
+            self.handles.append(self.optimizer.register_step_post_hook(_calling(after)))
+
+    def remove(self) -> None:
+        """Remove them."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+def _calling(function: Callable[[], object]) -> Callable[..., None]:
+    """A hook that changes no argument of the step, whatever the function gives back."""
+
+    def hook(*_: Any) -> None:
+        function()
+
+    return hook
+
+
+_HOOKS: weakref.WeakKeyDictionary[nn.Module, dict[str, list[StepHooks]]] = weakref.WeakKeyDictionary()
+
+
+def on_steps(model: nn.Module, remedy: str, hooks: StepHooks) -> None:
+    """Let a remedy follow the steps of an optimizer."""
+    known = _HOOKS.setdefault(owner_of(model), {})
+    hooks.add()
+    if hooks.first:  # what scales an update must see it before what changes the weights afterwards
+        for others in known.values():
+            for other in others:
+                other.remove()
+                other.add()
+    known.setdefault(remedy, []).append(hooks)
+
+
+def steps_of(model: nn.Module, remedy: str) -> list[StepHooks]:
+    """The hooks of a remedy of this model."""
+    return _HOOKS.get(owner_of(model), {}).get(remedy, [])
+
+
+def forget_steps(model: nn.Module, remedy: str) -> None:
+    """Remove them."""
+    for hooks in _HOOKS.get(owner_of(model), {}).pop(remedy, []):
+        hooks.remove()

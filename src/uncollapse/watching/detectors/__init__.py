@@ -1,0 +1,46 @@
+"""Detectors: small functions of the tables of a watch that look for trouble, one file each.
+
+To add one, write a function of `Recent` that gives alarms, and name it in `DETECTORS`; or pass it to `watch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..alarm import Alarm
+from ..recent import Recent
+from .forecast import forecast
+from .sign_alignment import sign_alignment
+from .spectral_entropy import spectral_entropy
+from .spike import spike
+from .thresholds import thresholds
+
+Detector = Callable[[Recent], Iterable[Alarm]]
+DETECTORS: dict[str, Detector] = {
+    "thresholds": thresholds,
+    "forecast": forecast,
+    "spike": spike,
+    "spectral_entropy": spectral_entropy,
+    "sign_alignment": sign_alignment,
+}
+
+
+def chosen(detectors: Iterable[str | Detector] | None) -> dict[str, Detector]:
+    """Detectors by name; a ValueError names one that is not known.
+
+    >>> list(chosen(["forecast"])), len(chosen([]))
+    (['forecast'], 0)
+    """
+    if detectors is None:
+        return dict(DETECTORS)
+    found: dict[str, Detector] = {}
+    for detector in [detectors] if isinstance(detectors, str) else detectors:
+        if callable(detector):
+            found[getattr(detector, "__name__", repr(detector))] = detector
+        elif detector in DETECTORS:
+            found[detector] = DETECTORS[detector]
+        else:
+            raise ValueError(
+                f"there is no detector {detector!r}; there are {', '.join(DETECTORS)}, or give a function."
+            )
+    return found

@@ -1,0 +1,88 @@
+"""The networks that we trained ourselves, as cases: healthy ones, and skip-free ones that did not learn.
+
+Their store keeps less than a diagnosis. What is left after centring is known in the (1, inf) norm instead of
+Frobenius's; of gaps nothing is known, but without a head that uses next to nothing of its entropy there is no entropy
+collapse.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from uncollapse.diagnosis import Diagnosis
+from uncollapse.diagnosis.attention_statistics import ENTROPY_WIDTH
+from uncollapse.metrics.similarity import ALIGNED
+
+from .. import locations
+from ..cells.store import read_tables
+from .cases import PARTS, Case
+
+LEARNED, FAILED = 0.95, 0.99  # held-out loss as a share of that of guessing: below the first, and above the second
+RANK = "rank collapse"
+CLASSES, PATCHES = 10, 64  # of CIFAR-10, and of its images in our ViTs
+
+
+def own_runs(folder: Path | None = None) -> list[Case]:
+    """One case a training; every second healthy and every second failed one is held out."""
+    healthy, failed, known = list[dict[str, Any]](), list[dict[str, Any]](), set[str]()
+    for file in sorted((folder or locations.cells()).glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if record["definition"] in known or "tables" not in record or record["status"] != "finished":
+            continue
+        known.add(record["definition"])
+        share = record["numbers"]["eval_loss"] / _guessing(record)
+        if share < LEARNED:
+            healthy.append(record)
+        elif share > FAILED and not record["settings"]["residual"]:
+            failed.append(record)  # with alpha = 1 nothing is learned either: attention is left out, and not collapsed
+    return [*_cases(healthy, "trained", "", folder), *_cases(failed, "without skips, did not learn", RANK, folder)]
+
+
+def _cases(records: list[dict[str, Any]], case: str, fault: str, folder: Path | None) -> list[Case]:
+    return [
+        Case(_name(record), "own run", PARTS[number % 2], case, fault, _report(record, folder or locations.cells()))
+        for number, record in enumerate(records)
+    ]
+
+
+def _guessing(record: dict[str, Any]) -> float:
+    return math.log(record["settings"].get("vocab_size", CLASSES))
+
+
+def _name(record: dict[str, Any]) -> str:
+    return f"{record['artefact']}, {record['label']}, seed {record['seed']}"
+
+
+def _report(record: dict[str, Any], folder: Path) -> Diagnosis:
+    tables = read_tables(folder / f"{record['tables']}.npz")
+    centred = tables["cosine"][tables["cosine"]["kind"] == "centred"]
+    layers = tables["layers"].assign(
+        residual_frobenius=tables["layers"]["residual_ratio"],
+        cosine_centred=[_mean(centred[centred["layer"] == n]) for n in tables["layers"]["layer"]],
+        cosine_centred_aligned=[_aligned(centred[centred["layer"] == n]) for n in tables["layers"]["layer"]],
+    )
+    unused = pd.DataFrame()
+    heads = _heads(tables["entropy"], record["settings"].get("length", PATCHES + 1))
+    return Diagnosis(layers, heads, {"cosine": unused, "entropy": unused}, unused, unused)
+
+
+def _mean(histogram: pd.DataFrame) -> float:
+    return float(np.average(histogram["low"], weights=histogram["count"]))
+
+
+def _aligned(histogram: pd.DataFrame) -> float:
+    above = histogram["low"] > ALIGNED - 1e-6  # the lower edge of a bin
+    return float(histogram.loc[above, "count"].sum() / histogram["count"].sum())
+
+
+def _heads(entropies: pd.DataFrame, keys: int) -> pd.DataFrame:
+    """Entropies of heads over that of all keys: a lower bound of the share, as causal rows see fewer."""
+    middle = entropies.assign(sum=(entropies["low"] + ENTROPY_WIDTH / 2) * entropies["count"])
+    sums = middle.groupby(["layer", "head"], as_index=False)[["sum", "count"]].sum()
+    return sums[["layer", "head"]].assign(entropy_normalised=sums["sum"] / sums["count"] / math.log(keys))

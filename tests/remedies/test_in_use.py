@@ -1,0 +1,291 @@
+"""Remedies in use: checkpointing, compilation, caches, packing, adapters, saving, copying and taking back."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import transformers as hf
+from peft import LoraConfig, get_peft_model
+
+import uncollapse as uc
+from tests.models import modules
+from tests.models.builders import batch, build, logits
+from tests.remedies.formulas import shaken
+from tests.remedies.test_formulas import EDITS, every_edit
+
+MAIN = ("qk_norm", "soft_cap", "sink", "output_gate", "value_mixing learned")
+main_edits = pytest.mark.parametrize("remedy", MAIN)
+
+
+def changed(name, remedy, model=None):
+    return shaken(uc.apply(build(name) if model is None else model, remedy.partition(" ")[0], **EDITS[remedy]))
+
+
+def gradients(model, inputs):
+    model.zero_grad()
+    model(**inputs).logits.square().mean().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@main_edits
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_checkpointing_gives_the_same_gradients(name, remedy):
+    model, inputs = changed(name, remedy).train(), batch(name)
+    wanted = gradients(model, inputs)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    got = gradients(model, inputs)
+    assert got.keys() == wanted.keys()
+    for key, grad in wanted.items():
+        torch.testing.assert_close(got[key], grad, rtol=1e-9, atol=1e-12)
+
+
+def test_values_of_layer_1_are_refused_under_reentrant_checkpointing():
+    model = changed("gpt2", "value_mixing").train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    with pytest.raises(ValueError, match="reentrant or nested gradient checkpointing would give wrong gradients"):
+        gradients(model, batch("gpt2"))
+
+
+def test_two_passes_before_one_backward_keep_their_own_values_of_layer_1():
+    model, one, other = changed("gpt2", "value_mixing").train(), batch("gpt2"), batch("gpt2", seed=5)
+    both = [gradients(model, inputs) for inputs in (one, other)]
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.zero_grad()
+    losses = [model(**inputs).logits.square().mean() for inputs in (one, other)]
+    sum(losses).backward()
+    for key, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, both[0][key] + both[1][key], rtol=1e-9, atol=1e-12)
+
+
+def test_a_compiled_model_gives_the_same():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    config = hf.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=40, n_positions=16, use_cache=False)
+    model, inputs = hf.GPT2LMHeadModel(config).double().eval(), batch("gpt2")
+    for remedy in MAIN:
+        changed("gpt2", remedy, model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, rtol=1e-9, atol=1e-9)
+
+
+@every_edit
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_cache_changes_nothing(name, remedy):
+    model, inputs = changed(name, remedy), batch(name)
+    ids = inputs["input_ids"]
+    whole = logits(model, input_ids=ids)
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :6], use_cache=True)
+        second = model(input_ids=ids[:, 6:9], past_key_values=first.past_key_values, use_cache=True)
+        third = model(input_ids=ids[:, 9:], past_key_values=second.past_key_values, use_cache=True)
+    got = torch.cat([first.logits, second.logits, third.logits], 1)
+    torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-6)  # LLaMA's norms run in float32
+
+
+@main_edits
+def test_generation_is_the_same_with_each_kind_of_cache_and_without(remedy):
+    model, ids = changed("llama", remedy), batch("llama")["input_ids"]
+    how = {"max_new_tokens": 5, "do_sample": False, "min_new_tokens": 5}
+    wanted = model.generate(ids, use_cache=False, **how)
+    assert torch.equal(model.generate(ids, **how), wanted)
+    static = model.generate(ids, cache_implementation="static", disable_compile=True, **how)
+    assert torch.equal(static, wanted)
+
+
+@every_edit
+def test_padding_on_the_left_changes_nothing(remedy):
+    model, ids = changed("llama", remedy), batch("llama", rows=1)["input_ids"]
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1)
+    mask = torch.cat([torch.zeros(1, 3, dtype=torch.long), torch.ones_like(ids)], 1)
+    got = logits(model, input_ids=padded, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+    torch.testing.assert_close(got[:, 3:], logits(model, input_ids=ids), rtol=1e-5, atol=1e-6)
+
+
+@every_edit
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_sequences_packed_into_one_row_do_not_see_each_other(name, remedy):
+    model, ids = changed(name, remedy), batch(name)["input_ids"]
+    positions = torch.arange(ids.shape[1]).repeat(2).unsqueeze(0)
+    packed = logits(model, input_ids=ids.view(1, -1), position_ids=positions, use_cache=False)
+    torch.testing.assert_close(packed.view(2, ids.shape[1], -1), logits(model, input_ids=ids), rtol=1e-5, atol=1e-6)
+
+
+LORA = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "k_proj", "o_proj"]}
+
+
+@main_edits
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_adapters_before_and_after_give_the_same(name, remedy):
+    def adapted(model):
+        torch.manual_seed(3)
+        config = LoraConfig(r=2, target_modules=LORA[name], init_lora_weights=False)
+        return get_peft_model(model, config).double().eval()
+
+    inputs = batch(name)
+    one = shaken(adapted(uc.apply(build(name), remedy.partition(" ")[0], **EDITS[remedy])))
+    other = shaken(uc.apply(adapted(build(name)), remedy.partition(" ")[0], **EDITS[remedy]))
+    got, wanted = logits(one, **inputs), logits(other, **inputs)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    merged = copy.deepcopy(other).merge_and_unload()
+    torch.testing.assert_close(logits(merged, **inputs), wanted, rtol=1e-7, atol=1e-7)
+
+
+@every_edit
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit"])
+def test_it_is_saved_loaded_copied_and_taken_back(name, remedy, tmp_path):
+    stock, inputs = build(name), batch(name)
+    before, weights = logits(stock, **inputs), {key: value.clone() for key, value in stock.state_dict().items()}
+    stock.save_pretrained(tmp_path / "stock")  # which writes its class and dtype into the config
+    config = copy.deepcopy(stock.config.to_dict())
+    model = changed(name, remedy, stock)
+    wanted = logits(model, **inputs)
+    assert not torch.equal(wanted, before)
+    model.save_pretrained(tmp_path / "remedy")
+    loaded = uc.from_pretrained(tmp_path / "remedy", dtype=torch.float64).eval()
+    torch.testing.assert_close(logits(loaded, **inputs), wanted, rtol=1e-6, atol=1e-6)
+    assert uc.remedies.applied(loaded) == uc.remedies.applied(model)
+    assert torch.equal(logits(copy.deepcopy(model), **inputs), wanted)
+    assert torch.equal(logits(pickle.loads(pickle.dumps(model)), **inputs), wanted)
+    uc.restore(model)
+    assert torch.equal(logits(model, **inputs), before)
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    assert model.config.to_dict() == config
+    assert not any(hooks for m in model.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks))
+    assert uc.remedies.applied(model) == []
+
+
+@main_edits
+@pytest.mark.parametrize("name", ["nanogpt", "encoder_pre"])
+def test_a_plain_module_is_saved_loaded_and_taken_back(name, remedy, tmp_path):
+    model, example = modules.build(name)
+    before, keys = modules.first(model(example)), list(model.state_dict())
+    shaken(uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy], example=example))
+    wanted = modules.first(model(example))
+    folder = uc.save(model, tmp_path / "model")
+    loaded = uc.load(lambda: modules.build(name)[0], folder)
+    assert torch.equal(modules.first(loaded.eval()(example)), wanted)
+    assert torch.equal(modules.first(copy.deepcopy(model)(example)), wanted)
+    uc.restore(model)
+    assert torch.equal(modules.first(model(example)), before)
+    assert list(model.state_dict()) == keys
+
+
+def test_a_model_loaded_by_plain_transformers_is_stock(tmp_path):
+    model, inputs = changed("gpt2", "soft_cap"), batch("gpt2")
+    model.save_pretrained(tmp_path)
+    plain = hf.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    torch.testing.assert_close(logits(plain, **inputs), logits(build("gpt2"), **inputs), rtol=1e-9, atol=1e-9)
+
+
+def test_a_checkpoint_without_the_parameters_is_refused_by_name(tmp_path):
+    model = changed("gpt2", "sink")
+    stock = {key: value for key, value in model.state_dict().items() if "uncollapse" not in key}
+    model.save_pretrained(tmp_path, state_dict=stock)
+    with pytest.raises(
+        ValueError, match=r"a remedy's parameters, and h\.0\.attn\.uncollapse_sink\.logits .* not in the"
+    ):
+        uc.from_pretrained(tmp_path)
+
+
+def test_a_config_of_a_stranger_is_refused():
+    for data, why in (
+        ({"name": "no_such"}, "there is no remedy 'no_such'"),
+        ({"name": "sink", "start": "often"}, "start must be a number"),
+        ({"name": "sink", "depth": 1}, "sink has no setting 'depth'"),
+        ({"name": "qk_rate"}, "belongs to no saved model"),
+        ("sink", "must be an object with a name"),
+    ):
+        from uncollapse.remedies.remedy import from_data
+
+        with pytest.raises(ValueError, match=why):
+            from_data(data)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_another_implementation_is_an_error_and_not_silence(name):
+    model = changed(name, "sink")
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="called scaled_dot_product_attention 0 times"):
+        logits(model, **batch(name))
+    eager = build(name)
+    eager.set_attn_implementation("eager")
+    uc.apply(eager, "sink")
+    assert eager.config._attn_implementation == "sdpa"
+    uc.restore(eager)
+    assert eager.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("order", ["convert first", "convert last"])
+@pytest.mark.parametrize("remedy", ["qk_norm", "output_gate", "value_mixing"])
+@pytest.mark.parametrize("name", ["gpt2", "nanogpt"])
+def test_inherited_scores_go_with_remedies_in_either_order(name, remedy, order):
+    """At alpha' = 0 the converted model with the remedy is the stock model with the remedy."""
+    plain = name == "nanogpt"
+
+    def fresh():
+        return modules.build(name) if plain else (build(name), batch(name))
+
+    def run(model, example):
+        with torch.no_grad():
+            return modules.first(model(example)) if plain else model(**example).logits
+
+    (one, example), (other, _), (inherits, _) = fresh(), fresh(), fresh()
+    how = {"example": example} if plain else {}
+    shaken(uc.apply(one, remedy, **EDITS[remedy], **how))
+    for model, alphas in ((other, (0.0, 0.0)), (inherits, (0.0, 0.7))):
+        steps = [
+            lambda m=model, a=alphas: uc.convert(m, alpha=a[0], alpha_hidden=a[1], **how),
+            lambda m=model: uc.apply(m, remedy, **EDITS[remedy], **how),
+        ]
+        for step in steps if order == "convert first" else reversed(steps):
+            step()
+        shaken(model)
+    torch.testing.assert_close(run(other, example), run(one, example), rtol=1e-9, atol=1e-9)
+    assert (run(inherits, example) - run(one, example)).abs().max() > 1e-3
+    uc.restore(inherits)
+    assert torch.equal(run(inherits, example), run(fresh()[0], example))
+
+
+@pytest.mark.parametrize("remedy", ["soft_cap", "sink"])
+def test_inherited_scores_and_a_cap_or_a_sink_are_refused(remedy):
+    with pytest.raises(ValueError, match=f"{remedy} does not go with hopfield"):
+        uc.apply(uc.convert(build("gpt2")), remedy)
+    model = uc.apply(build("gpt2"), remedy)
+    with pytest.raises(ValueError, match=f"hopfield does not go with {remedy}"):
+        uc.convert(model)
+
+
+def test_what_cannot_work_is_refused_in_a_sentence():
+    model, example = modules.build("nanogpt_written_out")
+    stock = modules.first(model(example))
+    with pytest.raises(ValueError, match=r"soft_cap cannot act in NanoGPT: h\.0\.attn writes its softmax out"):
+        uc.apply(model, "soft_cap", example=example)
+    uc.apply(model, "qk_norm", example=example)  # the projections are modules, whatever follows
+    assert not torch.equal(modules.first(model(example)), stock)
+    for bad, why in (
+        (lambda: uc.apply(build("gpt2"), "cap"), "there is no remedy 'cap'"),
+        (lambda: uc.apply(build("gpt2"), "soft_cap", cap=-1), "cap must be a positive number"),
+        (lambda: uc.apply(build("gpt2"), "soft_cap", size=2), "soft_cap has no setting 'size'; it has cap"),
+        (lambda: uc.apply(build("gpt2"), uc.remedies.SoftCap(), cap=2), "has its settings already"),
+        (lambda: uc.apply(build("qwen3"), "qk_norm"), "has a norm of its own already"),
+        (lambda: uc.apply(uc.apply(build("gpt2"), "sink"), "sink"), "has sink already"),
+        (lambda: uc.apply(build("gpt2"), "value_mixing"), "is stock attention"),
+        (lambda: uc.apply(build("gpt2"), "qk_norm", fit=True), "give a batch as example"),
+        (lambda: uc.apply(build("gpt2"), "qk_clip"), "give optimizer="),
+        (lambda: uc.apply(modules.build("nanogpt")[0], "sink"), "give a batch as example="),
+        (lambda: uc.apply(build("gpt2"), torch.nn.Linear(1, 1)), "expected the name of a remedy"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            bad()
+
+
+def test_parameters_of_remedies_have_their_group():
+    model = uc.apply(uc.apply(build("gpt2"), "sink"), "output_gate")
+    groups = uc.parameter_groups(model, lr=1e-3, weight_decay=0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert {p.dim() for p in groups[1]["params"]} == {1}
+    assert len(groups[1]["params"]) == 4
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
