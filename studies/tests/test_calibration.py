@@ -27,8 +27,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnose.md"
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few(monkeypatch, tmp_path):
     """Two architectures, one of which is measured by the weights that its attention returns; no trained models."""
+    (tmp_path / "cells").mkdir()
+    monkeypatch.setattr(locations, "cells", lambda: tmp_path / "cells")
     monkeypatch.setattr(cases, "ARCHITECTURES", {name: ARCHITECTURES[name] for name in ("llama", "gptj")})
     monkeypatch.setattr(choosing, "CHOSEN", replace(CHOSEN, aligned_share=0.99, residual_share=0.5))  # to be found
     monkeypatch.delenv("UNCOLLAPSE_DATA", raising=False)

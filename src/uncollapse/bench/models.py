@@ -24,7 +24,7 @@ from .attention import SEED
 from .measurement import Measurement, megabytes, with_timings
 from .memory import peak_added, settle, too_large
 from .timing import Workload, time_alternately
-from .watching import DIAGNOSED, MEASURED, NEVER, OTHER, watched_step
+from .watching import DIAGNOSED, MEASURED, NEVER, OTHER, WATCHED, watched_step
 
 ADAM_COPIES = 5  # weights, gradients, two moments, and one for the optimizer's own temporaries
 COMPILE = """
@@ -69,6 +69,14 @@ def measure_models(size: WorkloadSizes, rounds: int, budget: float, compile_time
         settle()
     if compile_time:
         yield measure_compilation()
+
+
+def measure_watching(size: WorkloadSizes, rounds: int, budget: float) -> Iterator[Measurement]:
+    """A training step that is measured, one that is not, and a diagnosis."""
+    for pair in workload_pairs(size):
+        if pair.measurement.name in WATCHED:
+            yield measure_pair(pair, size, rounds, budget)
+            settle()
 
 
 def workload_pairs(size: WorkloadSizes) -> Iterator[WorkloadPair]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -37,6 +38,21 @@ def measure_remedies(size: WorkloadSizes, rounds: int, budget: float) -> Iterato
 
         pair = WorkloadPair(row, partial(steps, name=name, settings=settings), 124e6)
         yield measure_pair(pair, size, rounds, budget)
+
+
+def remedies_table(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each remedy: the ratio of its step to the stock model's, and its bar."""
+    bars = [bar for _, _, bar in REMEDIES.values()]
+    return pd.DataFrame(
+        {
+            "remedy": list(REMEDIES),
+            "shape": table["shape"],
+            "ratio": table["ratio"],
+            "median ratio": table["median_ratio"],
+            "bar": bars,
+            "note": table["note"],
+        }
+    )
 
 
 def steps(size: WorkloadSizes, name: str, settings: dict[str, Any]) -> tuple[Workload, Workload]:

@@ -18,6 +18,7 @@ from uncollapse.watching import watch
 from .timing import Workload
 
 MEASURED, OTHER, DIAGNOSED = "GPT-2, watched, measured update", "GPT-2, watched, other updates", "GPT-2, diagnosed"
+WATCHED = (MEASURED, OTHER, DIAGNOSED)
 NEVER = 10**9  # updates between two measurements that do not come
 BARS = {  # figure: updates between measurements, bar
     "a training step, watched every 50 updates / plain": (50, 1.02),

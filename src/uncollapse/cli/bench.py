@@ -36,6 +36,7 @@ class BenchOptions:
         False, "only what each backend keeps and how exact it is: keeps.png, errors.png, errors.csv"
     )
     remedies: bool = option(False, "only what each remedy costs a training step of GPT-2: remedies.csv")
+    watching: bool = option(False, "only what watching a training of GPT-2 and diagnosing it cost: watch.csv")
     rounds: int = option(5, "rounds of each measurement; the fastest counts")
     lengths: str | None = option(None, "tokens of the causal stacks, separated by commas: 256,1024")
     threads: int | None = option(None, "threads to run with (torch's own choice if not given)")
@@ -67,8 +68,8 @@ def run(settings: BenchOptions) -> int:
     lengths = parse_lengths(settings.lengths)
     if settings.backends:
         return draw_backends(settings)
-    if settings.remedies:
-        return time_remedies(settings)
+    if settings.remedies or settings.watching:
+        return time_models(settings, "remedies" if settings.remedies else "watch")
     if settings.bars:
         settings = replace(settings, out=settings.out.with_name(f"{settings.out.name}-{date.today().isoformat()}"))
     with output_folder(settings.out, settings.force) as folder:
@@ -81,30 +82,34 @@ def run(settings: BenchOptions) -> int:
     return 0
 
 
-def time_remedies(settings: BenchOptions) -> int:
-    """A table: the time of a training step with each remedy, over that without, beside its bar."""
-    import pandas as pd
+def time_models(settings: BenchOptions, subject: Literal["remedies", "watch"]) -> int:
+    """Training steps of GPT-2 with each remedy, or watched, over those without: a table with their bars."""
     import torch
 
     from uncollapse.bench import models
     from uncollapse.bench.machine import describe_machine
-    from uncollapse.bench.remedies import REMEDIES, measure_remedies
+    from uncollapse.bench.measurement import as_table
+    from uncollapse.bench.remedies import measure_remedies, remedies_table
+    from uncollapse.bench.watching import watch_table
 
+    measured, table_of = {
+        "remedies": (measure_remedies, remedies_table),
+        "watch": (models.measure_watching, watch_table),
+    }[subject]
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     size = models.QUICK if settings.quick else models.FULL
     rounds = min(settings.rounds, QUICK_ROUNDS) if settings.quick else settings.rounds
-    rows = []
     with output_folder(settings.out, settings.force) as folder:
-        cells = measure_remedies(size, rounds, QUICK_BUDGET if settings.quick else 10 * BUDGET)
-        for (label, (_, _, bar)), cell in zip(REMEDIES.items(), cells, strict=True):
-            rows.append({"remedy": label, "shape": cell.shape, "ratio": cell.ratio, "bar": bar, "note": cell.note})
+        cells = []
+        for cell in measured(size, rounds, QUICK_BUDGET if settings.quick else 10 * BUDGET):
+            cells.append(cell)
             print(line_of(cell), file=sys.stderr, flush=True)
-        table = pd.DataFrame(rows)
+        table = table_of(as_table(cells))
         print(table.to_string(index=False, float_format="{:.3f}".format))
-        table.to_csv(folder / "remedies.csv", index=False, float_format="%.4g")
-        record = {"machine": describe_machine(), "settings": describe(settings)}
-        (folder / "remedies.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"\ntable: {settings.out / 'remedies.csv'}")
+        table.to_csv(folder / f"{subject}.csv", index=False, float_format="%.4g")
+        record = {"machine": describe_machine(), "settings": describe(settings), "cells": [asdict(c) for c in cells]}
+        (folder / f"{subject}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"\ntable: {settings.out / f'{subject}.csv'}")
     return 0
 
 
