@@ -32,7 +32,8 @@ class Timings:
 def time_alternately(run: Workload, against: Workload, rounds: int, budget: float = float("inf")) -> Timings:
     """Time `against` and `run` in turn, `rounds` times; no new round starts after `budget` seconds.
 
-    Run both once before, so that neither set-up nor first allocations are timed.
+    The one that begins a round ends the next, so that neither always finds the other's memory in the caches. Run both
+    once before, so that neither set-up nor first allocations are timed.
 
     >>> result = time_alternately(lambda: sum(range(9)), lambda: sum(range(9)), rounds=3)
     >>> len(result.seconds), len(result.against)
@@ -45,8 +46,9 @@ def time_alternately(run: Workload, against: Workload, rounds: int, budget: floa
     others: list[float] = []
     started = time.perf_counter()
     while len(seconds) < rounds and (not seconds or time.perf_counter() - started < budget):
-        others.append(timed(against))
-        seconds.append(timed(run))
+        order = [(others, against), (seconds, run)]
+        for times, workload in order if len(seconds) % 2 == 0 else reversed(order):
+            times.append(timed(workload))
     return Timings(tuple(seconds), tuple(others))
 
 
