@@ -22,7 +22,7 @@ from uncollapse.remedies.locater import add_gradient
 
 from .attention import SEED
 from .measurement import Measurement, megabytes, with_timings
-from .memory import peak_added, settle, too_large
+from .memory import settle, smallest_peak, too_large
 from .timing import Workload, time_alternately
 from .watching import DIAGNOSED, MEASURED, NEVER, OTHER, WATCHED, watched_step
 
@@ -116,7 +116,7 @@ def measure_pair(pair: WorkloadPair, size: WorkloadSizes, rounds: int, budget: f
     except ImportError as error:
         return replace(pair.measurement, note=f"not run: {error.name} is not installed")
     run(), against()  # allocates the optimizers' moments
-    peak, against_peak = peak_added(run), peak_added(against)
+    peak, against_peak = smallest_peak(run), smallest_peak(against)
     return with_timings(pair.measurement, time_alternately(run, against, rounds, budget), peak, megabytes(against_peak))
 
 
