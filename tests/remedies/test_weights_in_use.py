@@ -95,11 +95,11 @@ def test_qk_clip_of_a_plain_module_scales_what_its_formula_scales(name):
     reference.written_out(example, Recursion(formulas, reference))
     before = {key: value.clone() for key, value in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.train().parameters(), lr=0.0)
-    tau = 0.5 * min(float(one.min()) for one in largest(formulas))
+    tau = 0.5 * min(float(one.max()) for one in largest(formulas))  # some head of each layer is clipped
     assert tau > 0
     uc.apply(model, "qk_clip", threshold=tau, balance=0.3, optimizer=optimizer, example=example)
     step(model, optimizer, lambda m: modules.first(m(example)))
-    layers = [tau / seen for seen in largest(formulas)]
+    layers = [tau / seen.clamp(min=tau) for seen in largest(formulas)]
     for key, value in model.state_dict().items():
         wanted = before[key]
         if key.endswith(FUSED):
@@ -197,11 +197,11 @@ def test_checkpointing_takes_the_same_step(remedy):
         torch.testing.assert_close(results[1][key], value, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("remedy", WEIGHTS)
+@pytest.mark.parametrize("remedy", ["qk_clip", "sigma_reparam"])  # the others leave the forward as it is
 def test_a_compiled_model_takes_the_same_step(remedy):
     torch.compiler.reset()
     torch.manual_seed(0)
-    config = hf.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=40, n_positions=16, use_cache=False)
+    config = hf.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=40, n_positions=16, use_cache=False)
     config.attn_pdrop = config.resid_pdrop = config.embd_pdrop = 0.0
     stock, inputs = hf.GPT2LMHeadModel(config).double(), batch("gpt2")
     results = []
