@@ -84,7 +84,14 @@ def test_two_passes_before_one_backward_keep_their_own_values_of_layer_1():
             torch.testing.assert_close(parameter.grad, both[0][key] + both[1][key], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["llama", "encoder_pre"])  # a table's family, and a call that projects by itself
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "encoder_pre",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "bert", "vit", "nanogpt")),
+    ],
+)
 def test_a_compiled_model_gives_the_same_and_the_same_gradients(name):
     torch.compiler.reset()
     plain = name in modules.MODULES

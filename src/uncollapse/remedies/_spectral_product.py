@@ -19,7 +19,7 @@ ELEMENTS = 1 << 17  # whose products with others stay in a core's cache
 
 
 def spectral_product(matrices: Tensor, gamma: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """gamma W / sigma(W) of each matrix (parts, out, in); gamma (parts,), u (parts, out), v (parts, in)."""
+    """Gamma W / sigma(W) of each matrix (parts, out, in); gamma (parts,), u (parts, out), v (parts, in)."""
     if matrices.device.type != "cpu" or torch.compiler.is_compiling():
         return plain_spectral_product(matrices, gamma, left, right)
     product: Tensor = _InFewPasses.apply(matrices, gamma, left, right)  # type: ignore[no-untyped-call]
@@ -33,22 +33,25 @@ def plain_spectral_product(matrices: Tensor, gamma: Tensor, left: Tensor, right:
 
 def sigma(matrices: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """u^T W v of each part (parts,)."""
-    return (left * (matrices @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
+    moved = (matrices @ right.unsqueeze(-1)).squeeze(-1)  # (parts, out)
+    return (left * moved).sum(-1)
 
 
 class _InFewPasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrices: Tensor, gamma: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        ctx.sigma = sigma(matrices, left, right)
+        ctx.sigma = found = sigma(matrices, left, right)
         ctx.save_for_backward(matrices, gamma, left, right)
-        return matrices * (gamma / ctx.sigma).view(-1, 1, 1)
+        return matrices * (gamma / found).view(-1, 1, 1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         matrices, gamma, left, right = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is asked for
             product = plain_spectral_product(matrices, gamma, left, right)
-            return (*torch.autograd.grad(product, (matrices, gamma), grad, create_graph=True), None, None)
+            trained = [t for t in (matrices, gamma) if t.requires_grad]
+            found = iter(torch.autograd.grad(product, trained, grad, create_graph=True))
+            return (*(next(found) if t.requires_grad else None for t in (matrices, gamma)), None, None)
         inner = torch.stack([_inner_product(*pair) for pair in zip(grad, matrices, strict=True)]) / ctx.sigma
         result = torch.empty_like(grad)
         ratios, steps = (gamma / ctx.sigma).tolist(), (-gamma / ctx.sigma * inner).tolist()
@@ -62,5 +65,5 @@ def _inner_product(one: Tensor, other: Tensor) -> Tensor:
     if one.stride(0) < one.stride(1):  # stored as columns
         one, other = one.T, other.T
     rows = max(1, ELEMENTS // one.shape[1])
-    pieces = zip(one.split(rows), other.split(rows), strict=True)
+    pieces = zip(torch.split(one, rows), torch.split(other, rows), strict=True)
     return torch.stack([(a * b).sum() for a, b in pieces]).sum()
