@@ -30,6 +30,7 @@ class Formulas:
         self.settings = {remedy.name: remedy for remedy in uc.remedies.applied(model)}
         self.numbers = numbers_of(model)
         self.first, self.scores = None, []
+        self.rotates = False  # queries and keys were normalised where they left W_Q and W_K
 
     def number(self, n, key):
         return self.numbers[n - 1][key]
@@ -44,7 +45,7 @@ class Formulas:
     def attend(self, n, q, k, v, visible, scale, y=None, eps=1e-6):
         """(B, H, Q, D): n from 1; visible is broadcast to (B, H, Q, K); y is what entered the attention."""
         group = q.shape[1] // k.shape[1]
-        if "qk_norm" in self.settings:
+        if "qk_norm" in self.settings and not self.rotates:
             q, k = self.normed(n, q, "query", eps), self.normed(n, k, "key", eps)
         k, v = (torch.stack([t[:, h // group] for h in range(q.shape[1])], 1) for t in (k, v))
         if n == 1:
@@ -98,7 +99,10 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 def written_out(stock, formulas):
     """A stock transformers model that attends by the formulas."""
+    formulas.rotates = hasattr(stock.config, "rope_parameters")
     for n, layer in enumerate(layers_of(stock, family_of(stock)), start=1):
+        if formulas.rotates and "qk_norm" in formulas.settings:
+            norm_before_rotation(layer.attention, formulas, n)
         entering = [None]
 
         def note(module, args, kwargs, entering=entering):
@@ -108,6 +112,18 @@ def written_out(stock, formulas):
         layer.attention.register_forward_pre_hook(note, with_kwargs=True)
     stock.set_attn_implementation(NAME)
     return stock
+
+
+def norm_before_rotation(attention, formulas, n):
+    def of(side):
+        def hook(module, args, result):
+            heads = result.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            return formulas.normed(n, heads, side, attention.config.rms_norm_eps).transpose(1, 2).flatten(2)
+
+        return hook
+
+    attention.q_proj.register_forward_hook(of("query"))
+    attention.k_proj.register_forward_hook(of("key"))
 
 
 class Recursion:

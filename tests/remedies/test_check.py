@@ -53,11 +53,31 @@ def test_a_remedy_that_does_nothing_is_an_error():
         uc.remedies.check(copy.deepcopy(trained), batch("gpt2"))
 
 
+def test_parameters_that_get_no_gradient_are_an_error_and_frozen_ones_are_not():
+    model = uc.apply(build("gpt2"), "qk_norm")
+    edit = edited_model(model).layers[1].edits[0]
+    edit.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+    assert uc.remedies.check(model, batch("gpt2")).acts  # the gains get theirs
+    edit.queries = edit.keys = lambda heads: heads / heads.square().mean(-1, keepdim=True).sqrt()
+    with pytest.raises(ValueError, match="qk_norm has parameters that get no gradient in layer 2"):
+        uc.remedies.check(model, batch("gpt2"), saving=False)
+    frozen = uc.apply(build("gpt2"), "qk_norm").requires_grad_(False)
+    assert uc.remedies.check(frozen, batch("gpt2")).table["gradient"].isna().all()
+
+
+def test_what_the_stock_model_cannot_do_is_not_asked_of_its_remedies():
+    config = hf.OPTConfig(**{**TEXT, "ffn_dim": 32, "word_embed_proj_dim": 32}, **SPECIAL, dropout=0.0)
+    proof = uc.remedies.check(uc.apply(hf.OPTForCausalLM(config).eval(), "sink"), batch("gpt2"))
+    assert proof.acts
+    assert proof.survival["packed"] is None  # its positions are counted, whatever position_ids say
+    assert proof.survival["with a cache"] < 1e-3
+
+
 def test_a_remedy_that_is_not_its_formula_is_an_error(monkeypatch):
-    from uncollapse.models import editing
+    from uncollapse.models import _attention_call
 
     model = uc.apply(build("gpt2"), "soft_cap", cap=1.0)
-    monkeypatch.setattr(editing, "capped_attention", lambda q, k, v, cap, sink, **_: v)
+    monkeypatch.setattr(_attention_call, "capped_attention", lambda q, k, v, cap, sink, **_: v)
     with pytest.raises(ValueError, match=r"soft_cap is .* away from its formula in layer 1"):
         uc.remedies.check(model, batch("gpt2"))
 

@@ -40,6 +40,31 @@ def test_checkpointing_gives_the_same_gradients(name, remedy):
         torch.testing.assert_close(got[key], grad, rtol=1e-9, atol=1e-12)
 
 
+def with_all(model, example=None):
+    """The model with every edit at once."""
+    for remedy in MAIN:
+        uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy], example=example)
+    return shaken(model)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "nanogpt"])
+def test_checkpointing_gives_the_same_gradients_with_all_of_them(name):
+    plain = name == "nanogpt"
+    model, inputs = modules.build(name) if plain else (build(name), batch(name))
+    with_all(model.train(), inputs if plain else None)
+    found = []
+    for saving in (False, True):
+        if saving and plain:
+            model.checkpointing = {"use_reentrant": False}
+        elif saving:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.zero_grad()
+        (modules.first(model(inputs)) if plain else model(**inputs).logits).square().mean().backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
 def test_values_of_layer_1_are_refused_under_reentrant_checkpointing():
     model = changed("gpt2", "value_mixing").train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
@@ -59,15 +84,30 @@ def test_two_passes_before_one_backward_keep_their_own_values_of_layer_1():
             torch.testing.assert_close(parameter.grad, both[0][key] + both[1][key], rtol=1e-9, atol=1e-12)
 
 
-def test_a_compiled_model_gives_the_same():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "encoder_pre",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "bert", "vit", "nanogpt")),
+    ],
+)
+def test_a_compiled_model_gives_the_same_and_the_same_gradients(name):
     torch.compiler.reset()
-    torch.manual_seed(0)
-    config = hf.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=40, n_positions=16, use_cache=False)
-    model, inputs = hf.GPT2LMHeadModel(config).double().eval(), batch("gpt2")
-    for remedy in MAIN:
-        changed("gpt2", remedy, model)
+    plain = name in modules.MODULES
+    model, inputs = modules.build(name) if plain else (build(name), batch(name))
+    if hasattr(model, "config"):
+        model.config.use_cache = False
+    with_all(model, inputs if plain else None)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, rtol=1e-9, atol=1e-9)
+    found = []
+    for run in (model, compiled):
+        model.zero_grad()
+        out = modules.first(run(inputs)) if plain else run(**inputs).logits
+        out.square().mean().backward()
+        found.append([out, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-9)
 
 
 @every_edit
@@ -85,8 +125,9 @@ def test_a_cache_changes_nothing(name, remedy):
 
 
 @main_edits
-def test_generation_is_the_same_with_each_kind_of_cache_and_without(remedy):
-    model, ids = changed("llama", remedy), batch("llama")["input_ids"]
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generation_is_the_same_with_each_kind_of_cache_and_without(name, remedy):
+    model, ids = changed(name, remedy), batch(name)["input_ids"]
     how = {"max_new_tokens": 5, "do_sample": False, "min_new_tokens": 5}
     wanted = model.generate(ids, use_cache=False, **how)
     assert torch.equal(model.generate(ids, **how), wanted)
@@ -112,11 +153,38 @@ def test_sequences_packed_into_one_row_do_not_see_each_other(name, remedy):
     torch.testing.assert_close(packed.view(2, ids.shape[1], -1), logits(model, input_ids=ids), rtol=1e-5, atol=1e-6)
 
 
-LORA = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "k_proj", "o_proj"]}
+@every_edit
+def test_padding_changes_nothing_in_a_plain_module(remedy):
+    model, example = modules.build("encoder_pre")
+    shaken(uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy], example=example))
+    longer = torch.cat([example, torch.ones_like(example[:, :3])], 1)
+    padding = (torch.arange(longer.shape[1]) >= example.shape[1]).expand(len(example), -1)
+    with torch.no_grad():
+        torch.testing.assert_close(model(longer, padding)[:, : example.shape[1]], model(example), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
+def test_half_precision_by_autocast_stays_near(name):
+    model, inputs = with_all(build(name).float()), batch(name)
+    inputs = {key: value.float() if value.is_floating_point() else value for key, value in inputs.items()}
+    wanted = model(**inputs).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        got = model(**inputs).logits
+    assert (got - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
+    got.float().square().mean().backward()
+    assert all(p.grad is not None for key, p in model.named_parameters() if ".uncollapse_" in key)
+
+
+LORA = {
+    "gpt2": ["c_attn", "c_proj"],
+    "llama": ["q_proj", "k_proj", "o_proj"],
+    "bert": ["query", "key", "value"],
+    "vit": ["q_proj", "k_proj", "o_proj"],
+}
 
 
 @main_edits
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", LORA)
 def test_adapters_before_and_after_give_the_same(name, remedy):
     def adapted(model):
         torch.manual_seed(3)

@@ -11,6 +11,7 @@ from tests.models import modules
 from tests.models.builders import batch, build, logits
 from tests.remedies.formulas import Formulas, Recursion, written_out
 from uncollapse.models.families import query_key_weights
+from uncollapse.remedies._spectral_product import plain_spectral_product, spectral_product
 from uncollapse.remedies.sigma_reparam import reparametrised
 
 FAMILIES = ("gpt2", "llama", "bert", "vit", "gpt_neox")
@@ -92,6 +93,31 @@ def test_sigma_reparam_starts_as_the_stock_model_and_leaves_a_stock_checkpoint(n
     assert torch.equal(logits(model, **inputs), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
     assert [key for key, _ in model.named_parameters()] == [key for key, _ in build(name).named_parameters()]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_the_fast_spectral_product_is_the_definition(columns):
+    """Both ways of storing a weight, values and gradients to the second order."""
+    torch.manual_seed(0)
+    stored = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
+    gamma = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    left, right = (torch.nn.functional.normalize(torch.randn(3, n, dtype=torch.float64), dim=-1) for n in (4, 5))
+
+    def matrices(weight):
+        return (weight.T if columns else weight.T.contiguous()).unflatten(0, (3, 4))
+
+    def fast(weight, gain):
+        return spectral_product(matrices(weight), gain, left, right)
+
+    plain = plain_spectral_product(matrices(stored), gamma, left, right)
+    assert torch.equal(fast(stored, gamma), plain)
+    weights = torch.randn(plain.shape, dtype=torch.float64)
+    wanted = torch.autograd.grad((plain * weights).sum(), (stored, gamma))
+    for got, expected in zip(
+        torch.autograd.grad((fast(stored, gamma) * weights).sum(), (stored, gamma)), wanted, strict=True
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+    assert torch.autograd.gradgradcheck(fast, (stored, gamma))
 
 
 def test_sigma_reparam_moves_its_vectors_once_a_step_and_not_in_a_forward():

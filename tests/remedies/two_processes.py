@@ -16,13 +16,20 @@ from tests.models.builders import batch, build
 from tests.remedies.formulas import shaken
 
 KINDS = ("ddp", "fsdp2")
-CASES = ("edits", "sigma_reparam", "qk_clip", "qk_rate")
+CASES = {  # what is applied, and to which model; GPT-2 has queries, keys and values in one parameter
+    "edits": "llama",
+    "sigma_reparam": "llama",
+    "qk_clip": "llama",
+    "qk_clip fused": "gpt2",
+    "qk_rate": "llama",
+    "qk_rate fused": "gpt2",
+}
 EDITS = {"qk_norm": {}, "soft_cap": {"cap": 2.0}, "sink": {}, "output_gate": {}, "value_mixing": {"learned": True}}
 
 
 def with_remedies(case: str) -> torch.nn.Module:
     """A model with what acts in its forward; what follows an optimizer comes later."""
-    model = build("gpt2" if case == "qk_rate" else "llama").train()
+    model = build(CASES[case]).train()
     if case == "sigma_reparam":
         return uc.apply(model, case)
     for name, settings in EDITS.items() if case == "edits" else ():
@@ -33,8 +40,9 @@ def with_remedies(case: str) -> torch.nn.Module:
 def stepped(case: str, model: torch.nn.Module, wrapped: torch.nn.Module, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """The weights after one step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if case in ("qk_clip", "qk_rate"):
-        uc.apply(model, case, optimizer=optimizer, **({"threshold": 1.0} if case == "qk_clip" else {"factor": 0.5}))
+    remedy = case.partition(" ")[0]
+    if remedy in ("qk_clip", "qk_rate"):
+        uc.apply(model, remedy, optimizer=optimizer, **({"threshold": 1.0} if remedy == "qk_clip" else {"factor": 0.5}))
     wrapped(input_ids=ids).logits.square().mean().backward()
     optimizer.step()
     found = dict(model.named_parameters())

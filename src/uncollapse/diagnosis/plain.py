@@ -18,6 +18,7 @@ from uncollapse.models.learned import learned_of
 from uncollapse.models.plain import (
     SUMS,
     Argument,
+    AttentionCall,
     AttentionCalls,
     LayerPlan,
     Paths,
@@ -173,33 +174,23 @@ class _Reported(AttentionCalls):
         super().__init__()
         self.view, self.layer, self.seen = view, layer, False
 
-    def _report(self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None) -> None:
+    def _report(self, given: AttentionCall) -> None:
         if self.seen or self.layer.kind == "product":
             return
         self.seen = True
         with without_modes(), torch.no_grad():
-            q, k = (self._unfolded(t) for t in (q, k))
-            if causal and q.shape[2] != k.shape[2]:
-                mask, causal = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(), False
-            mask = self._unfolded(mask) if mask is not None and mask.dim() == 3 and self.layer.folded else mask
-            self.view.scores(self.layer, QueryKeyScores(q.contiguous(), k, scale), Masking.of(mask, causal, None))
+            call = given.with_mask()
+            q, k, mask = self._unfolded(call.query), self._unfolded(call.key), call.attn_mask
+            mask = self._unfolded(mask) if mask is not None and self.layer.folded else mask
+            scores = QueryKeyScores(q.contiguous(), k, call.scale)
+            self.view.scores(self.layer, scores, Masking.of(mask, call.is_causal, None))
 
     def _unfolded(self, tensor: Tensor) -> Tensor:
         return unflattened(tensor, 0, (-1, self.layer.heads)) if tensor.dim() == 3 else tensor
 
-    def sdpa(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        self._report(query, key, attn_mask, is_causal, scale)
-        return super().sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    def sdpa(self, call: AttentionCall) -> Tensor:
+        self._report(call)
+        return super().sdpa(call)
 
     def hopfield(self, *args: Any, **kwargs: Any) -> tuple[Tensor, HiddenState]:
         out, state = super().hopfield(*args, **kwargs)
@@ -211,8 +202,8 @@ class _Reported(AttentionCalls):
     def multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         if not self.seen:
             with torch.no_grad():
-                call = multihead_call(*args, **kwargs)
-            self._report(call.q, call.k, call.attn_mask, call.is_causal, None)
+                given = multihead_call(*args, **kwargs)
+            self._report(given.call)
         return super().multihead(*args, **kwargs)
 
     def softmax(self, scores: Tensor) -> None:

@@ -12,8 +12,9 @@ from torch.overrides import TorchFunctionMode
 
 from uncollapse.attention import HiddenState, hopfield_attention
 
+from ._attention_call import SDPA, AttentionCall, as_given
+
 HOPFIELD = hopfield_attention
-SDPA = functional.scaled_dot_product_attention
 MULTIHEAD = functional.multi_head_attention_forward
 SOFTMAX = frozenset({functional.softmax, torch.softmax, Tensor.softmax})
 PRODUCTS = frozenset(
@@ -50,9 +51,9 @@ class AttentionCalls(TorchFunctionMode):
     Each of them gets the arguments of the stock function and gives its result.
     """
 
-    def sdpa(self, *args: Any, **kwargs: Any) -> Tensor:
+    def sdpa(self, call: AttentionCall) -> Tensor:
         """`scaled_dot_product_attention`."""
-        return SDPA(*args, **kwargs)
+        return as_given(call)
 
     def multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """`multi_head_attention_forward`."""
@@ -74,7 +75,7 @@ class AttentionCalls(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if function is SDPA:
-            return self.sdpa(*args, **kwargs)
+            return self.sdpa(AttentionCall(*args, **kwargs))
         if function is MULTIHEAD:
             return self.multihead(*args, **kwargs)
         if function is HOPFIELD:
@@ -101,12 +102,7 @@ def _with_bias(
 class Multihead(NamedTuple):
     """A call of `multi_head_attention_forward`, up to where it attends."""
 
-    q: Tensor  # (B, H, Q, D)
-    k: Tensor  # (B, H, K, D)
-    v: Tensor
-    attn_mask: Tensor | None
-    is_causal: bool
-    dropout_p: float
+    call: AttentionCall
     output: tuple[Tensor, Tensor | None]  # W_O and its bias
     weights: str  # "", "mean" or "heads": which attention weights are asked for
     batched: bool
@@ -168,13 +164,9 @@ def multihead_call(
         for t, weight, bias in zip(tokens, weights, biases, strict=True)
     )
     causal = is_causal and attn_mask is not None and key_padding_mask is None and q.shape[2] == k.shape[2]
+    mask = None if causal else _joined_mask(attn_mask, key_padding_mask, q)
     return Multihead(
-        q,
-        k,
-        v,
-        None if causal else _joined_mask(attn_mask, key_padding_mask, q),
-        causal,
-        dropout_p if training else 0.0,
+        AttentionCall(q, k, v, mask, dropout_p if training else 0.0, causal),
         (out_proj_weight, out_proj_bias),
         ("mean" if average_attn_weights else "heads") if need_weights else "",
         query.dim() == 3,

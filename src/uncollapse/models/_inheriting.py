@@ -20,6 +20,7 @@ from uncollapse.attention.state import score_dtype
 
 from . import _recomputation as recomputation
 from . import _torch_internals as internals
+from ._attention_call import AttentionCall
 from ._calls import AttentionCalls, multihead_call
 from ._finding import tokens_agree
 from ._module_hooks import remove_hook, running_thread
@@ -182,54 +183,29 @@ class InheritingCalls(AttentionCalls):
                 )
         return mark.inherited()
 
-    def sdpa(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        return self._attend(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+    def sdpa(self, call: AttentionCall) -> Tensor:
+        return self._attend(call)[0]
 
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        attn_mask: Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None = None,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        if q.is_nested or q.dim() not in (3, 4):
-            given = "a nested tensor" if q.is_nested else tuple(q.shape)
-            raise ValueError(f"{self.mark.name}: queries must be (batch, heads, tokens, size), got {given}.")
-        folded = q.dim() == 3  # heads are in the batch
-        if folded:
-            q, k, v = (t.unsqueeze(1) for t in (q, k, v))
-        if attn_mask is not None and attn_mask.dim() < 4:
-            attn_mask = attn_mask.unsqueeze(1) if folded and attn_mask.dim() == 3 else attn_mask
-            attn_mask = attn_mask.view((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
-        if is_causal and q.shape[2] != k.shape[2]:
-            attn_mask, is_causal = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(), False
+    def _attend(self, given: AttentionCall, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        query = given.query
+        if query.is_nested or query.dim() not in (3, 4):
+            shape = "a nested tensor" if query.is_nested else tuple(query.shape)
+            raise ValueError(f"{self.mark.name}: queries must be (batch, heads, tokens, size), got {shape}.")
+        call = given.in_four_dimensions().with_mask()
+        q, k = call.query, call.key
         mark, settings = self.mark, self.mark.stack.settings
         state, again = self._begin(tuple(q.shape))
-        mark.check_state(state, (*q.shape[:3], k.shape[2]), is_causal)
+        mark.check_state(state, (*q.shape[:3], k.shape[2]), call.is_causal)
         out, new = hopfield_attention(
             q,
             k,
-            v,
+            call.value,
             state,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            scale=scale,
-            dropout_p=dropout_p,
-            enable_gqa=q.shape[1] != k.shape[1],
+            attn_mask=call.attn_mask,
+            is_causal=call.is_causal,
+            scale=call.scale,
+            dropout_p=call.dropout_p,
+            enable_gqa=call.grouped,
             rule=self.rule,
             backend=settings.backend,
             depth=mark.stack.depth,
@@ -237,18 +213,15 @@ class InheritingCalls(AttentionCalls):
         )
         weights = None
         if need_weights:
-            weights = softmax_of_visible(masked(new.scores(), attn_mask, is_causal)).to(v.dtype)
+            weights = softmax_of_visible(masked(new.scores(), call.attn_mask, call.is_causal)).to(call.value.dtype)
         if mark.stack.observe is not None:
-            mark.stack.observe(mark.plan, new, attn_mask, is_causal)
+            mark.stack.observe(mark.plan, new, call.attn_mask, call.is_causal)
         mark.record(new, again)
-        return out.squeeze(1) if folded else out, weights
+        return out.squeeze(1) if query.dim() == 3 else out, weights
 
     def multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        call = multihead_call(*args, **kwargs)
-        out, weights = self._attend(
-            call.q, call.k, call.v, call.attn_mask, call.dropout_p, call.is_causal, need_weights=bool(call.weights)
-        )
-        return call.finished(out, weights)
+        given = multihead_call(*args, **kwargs)
+        return given.finished(*self._attend(given.call, need_weights=bool(given.weights)))
 
     def product(self, product: Tensor) -> Tensor:
         """H_n of the products themselves: scale, bias, cap and mask stay the model's own."""

@@ -262,8 +262,8 @@ class Probe(TorchFunctionMode):
     def _multihead(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
         problem, shape, scale = "", (query.shape[1], args[2], query.shape[0], key.shape[0]), None
         try:
-            call = multihead_call(query, key, *args, **kwargs)
-            shape, scale = (*call.q.shape[:3], call.k.shape[2]), call.q.shape[-1] ** -0.5
+            call = multihead_call(query, key, *args, **kwargs).call
+            shape, scale = (*call.query.shape[:3], call.key.shape[2]), call.query.shape[-1] ** -0.5
         except ValueError as reason:
             problem = str(reason)
         own = key is query or (key.shape == query.shape and torch.equal(key, query))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from uncollapse.attention.rule import ScoreRule
 
+from ._attention_call import AttentionCall
 from ._calls import AttentionCalls, multihead_call, unflattened
 from ._finding import Finder, Paths
 from ._inheriting import LAYER, SOURCES, PlainLayerMark, StackState, enter, leave, remember
@@ -25,6 +26,7 @@ from .learned import add_learned, all_learned, put_back, remove_learned
 __all__ = [
     "SUMS",
     "Argument",
+    "AttentionCall",
     "AttentionCalls",
     "LayerPlan",
     "NotUnderstoodError",

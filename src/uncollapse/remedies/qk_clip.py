@@ -145,7 +145,8 @@ class QKClip(EditRemedy):
 
     def scale(self, query: HeadRows, key: HeadRows, largest: Tensor) -> Tensor:
         """Scale the heads of one layer; `largest` (H,) are their largest logits."""
-        eta = self.threshold / largest.clamp(min=self.threshold)  # (H,)
+        known = largest.where(largest.isfinite(), self.threshold)  # one that overflowed tells no factor
+        eta = self.threshold / known.clamp(min=self.threshold)  # (H,)
         if bool((eta < 1).any()):
             group = eta.view(len(key.rows.starts), -1).amin(1)  # of the largest logit among the heads of a key
             query.scale(eta**self.balance)

@@ -15,14 +15,15 @@ from .remedy import Remedy
 from .seen import LayerProof, Seen
 from .soft_cap import check_positive
 from .steps import StepHooks, forget_steps, on_steps, steps_of
-from .weights import HeadRows, query_key_rows
+from .weights import HeadRows, local_part, query_key_rows
 
 
 @dataclass(frozen=True)
 class QKRate(Remedy):
     """The learning rate of W_Q and W_K (and their biases) times `factor`.
 
-    Weights of their own move to parameter groups of their own, so give a scheduler the optimizer afterwards. Where
+    Weights of their own move to parameter groups of their own, so give a scheduler the optimizer afterwards;
+    `uncollapse.restore` gives the groups their rate back, and a scheduler with a memory of rates is made anew. Where
     queries, keys and values are one parameter, as in GPT-2, no group can hold a part of it: there the update of the
     rows of queries and keys is multiplied by `factor` after each step, which is the same for every optimizer whose
     update is proportional to its learning rate (SGD, Adam, AdamW with its decay, Lion, Muon).
@@ -65,13 +66,13 @@ class QKRate(Remedy):
             on_steps(model, self.name, StepHooks(optimizer))
 
     def remove(self, model: nn.Module) -> None:
-        """Give the groups their rate back."""
+        """Give the groups the rate of those that they were taken from."""
         for hooks in steps_of(model, self.name):
             for group in hooks.optimizer.param_groups:
-                if group.pop(MARK, False):
-                    group["lr"] /= self.factor
-                    if "initial_lr" in group:
-                        group["initial_lr"] /= self.factor
+                source = group.pop(MARK, 0)
+                if source:
+                    before = hooks.optimizer.param_groups[source - 1]
+                    group.update({key: before[key] for key in ("lr", "initial_lr") if key in before})
         forget_steps(model, self.name)
 
     def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
@@ -124,23 +125,22 @@ class _PartOfUpdate:
         self.found, self.factor = found, factor
         self.stock: dict[nn.Parameter, Tensor] = {}
 
-    def _sides(self) -> list[HeadRows]:
-        """Looked up each time: sharding replaces parameters."""
-        return [side for pair in query_key_rows(self.found, QKRate.name) for side in pair if not side.is_whole]
+    def _factors(self) -> dict[nn.Parameter, Tensor]:
+        """Of the entries of each parameter. Looked up each time: sharding replaces parameters."""
+        found: dict[nn.Parameter, Tensor] = {}
+        for side in (side for pair in query_key_rows(self.found, QKRate.name) for side in pair if not side.is_whole):
+            values = torch.full((len(side.rows.starts),), self.factor, dtype=torch.float64, device=side.weight.device)
+            for parameter, factors in side.factors(values):
+                found[parameter] = factors * found.get(parameter, 1.0)
+        return found
 
     def remember(self) -> None:
         """Before a step: the parameters as they are."""
-        for side in self._sides():
-            for parameter in (side.weight, side.bias):
-                if parameter is not None:
-                    self.stock[parameter] = parameter.detach().clone()
+        self.stock = {parameter: parameter.detach().clone() for parameter in self._factors()}
 
     @torch.no_grad()
     def scale(self) -> None:
-        """After it: the same rows, moved by `factor` times as much."""
-        for side in self._sides():
-            values = torch.full((len(side.rows.starts),), self.factor, device=side.weight.device)
-            for parameter, factors in side.factors(values):
-                before = self.stock[parameter]
-                parameter.copy_(torch.where(factors == 1, parameter, before + factors * (parameter - before)))
+        """After it: the same rows, moved by `factor` times as much, in one pass."""
+        for parameter, factors in self._factors().items():
+            local_part(parameter).lerp_(local_part(self.stock[parameter]), 1.0 - local_part(factors))
         self.stock.clear()

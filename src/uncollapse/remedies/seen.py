@@ -31,15 +31,15 @@ class LayerProof:
     layer: int  # from 1
     effect: float  # how much it changes, of the size of what it changes
     error: float  # how far that is from the formula, likewise; nan where it was not computed again
-    gradient: float = math.nan  # norm of the gradient of its parameters; nan where it has none
+    gradient: float = math.nan  # norm of the gradient of its parameters; nan where none is trained
     note: str = ""
     allowed: float = 1e-3  # error that rounding explains
 
     @property
     def acts(self) -> bool:
-        """Whether it does something, or can learn to, and what it does is its formula."""
+        """Whether it does something, or can learn to, what it does is its formula, and its parameters learn."""
         does = self.effect > 0 or self.gradient > 0  # false for nan
-        return does and not self.error > self.allowed
+        return does and not self.error > self.allowed and self.gradient != 0
 
 
 @dataclass
@@ -54,10 +54,11 @@ class Seen:
     gradients: dict[nn.Parameter, Tensor] = field(default_factory=dict)
 
     def gradient_of(self, parameters: Sequence[nn.Parameter]) -> float:
-        """The norm of the gradient of these parameters, nan if there are none."""
-        if not parameters:
+        """The norm of the gradient of these parameters, nan if there are none, or none that is trained."""
+        trained = [p for p in parameters if p.requires_grad]
+        if not trained:
             return math.nan
-        return math.sqrt(sum(float(self.gradients[p].square().sum()) for p in parameters if p in self.gradients))
+        return math.sqrt(sum(float(self.gradients[p].square().sum()) for p in trained if p in self.gradients))
 
 
 def see(model: nn.Module, batch: Any, run: Callable[[Any, Any], Any]) -> Seen:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from uncollapse.models.anatomy import Anatomy, anatomy, projection_of
 from uncollapse.models.plain import LayerPlan
 
+from ._spectral_product import sigma, spectral_product
 from .remedy import Remedy
 from .seen import LayerProof, Seen
 
@@ -53,8 +54,7 @@ class Reparametrised(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight that the model uses."""
-        matrices = self._matrices(weight)
-        scaled = matrices * (self.gamma / self.sigma(matrices)).view(-1, 1, 1)
+        scaled = spectral_product(self._matrices(weight), self.gamma, self.left, self.right)
         blocks = scaled.unflatten(1, (self.blocks, -1)).transpose(0, 1)  # type: ignore[no-untyped-call]
         joined: Tensor = blocks.flatten(0, 2)
         return joined.T if self.columns else joined
@@ -69,7 +69,7 @@ class Reparametrised(nn.Module):
     def settled(self, weight: Tensor) -> Tensor:
         """The spectral norm of each part of a weight, with u and v moved there."""
         self.iterate(weight, ITERATIONS)
-        return self.sigma(self._matrices(_whole(weight)))
+        return sigma(self._matrices(_whole(weight)), self.left, self.right)
 
     @torch.no_grad()
     def iterate(self, weight: Tensor, times: int = 1) -> None:
@@ -78,10 +78,6 @@ class Reparametrised(nn.Module):
         for _ in range(times):
             self.right.copy_(_unit((matrices.mT @ self.left.unsqueeze(-1)).squeeze(-1)))
             self.left.copy_(_unit((matrices @ self.right.unsqueeze(-1)).squeeze(-1)))
-
-    def sigma(self, matrices: Tensor) -> Tensor:
-        """u^T W v of each part (parts,)."""
-        return (self.left.unsqueeze(1) @ matrices @ self.right.unsqueeze(-1)).flatten()
 
     def _matrices(self, weight: Tensor) -> Tensor:
         """The parts of a weight: (parts, out, in)."""
@@ -171,7 +167,7 @@ class SigmaReparam(Remedy):
                 used = _whole(getattr(module, name)).detach().double()
                 matrices = one._matrices(original)
                 exact = torch.linalg.matrix_norm(matrices, ord=2)
-                found = (one.left.double().unsqueeze(1) @ matrices @ one.right.double().unsqueeze(-1)).flatten()
+                found = sigma(matrices, one.left.double(), one.right.double())
             rows.append(
                 LayerProof(
                     self.name,

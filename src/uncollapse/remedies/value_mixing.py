@@ -54,13 +54,20 @@ class MixedValues(Edit):
         if not self._acts("attended_first"):
             out = out if self._is("attended", 1.0) else self.coefficient("attended") * out
         if self._acts("own"):
-            out = out + self._by_head("own", own_rows(value, call), call)
+            out = self._plus(out, "own", own_rows(value, call), call)
         if self._acts("mean"):
-            out = out + self._by_head("mean", mean_of_visible(value, call), call)
+            out = self._plus(out, "mean", mean_of_visible(value, call), call)
         if self._acts("first"):
             assert around.first_values is not None
-            out = out + self._by_head("first", own_rows(around.first_values, call), call)
+            out = self._plus(out, "first", own_rows(around.first_values, call), call)
         return out
+
+    def _plus(self, out: Tensor, key: str, values: Tensor, call: AttentionCall) -> Tensor:
+        """The output and a coefficient times values (B, G, Q, Dv), in one pass."""
+        values = _all_heads(values, call)
+        if self.learned:
+            return torch.addcmul(out, self.coefficient(key), values)
+        return torch.add(out, values, alpha=self.start[key])
 
     def _acts(self, key: str) -> bool:
         return self.learned or self.start[key] != 0
@@ -70,14 +77,13 @@ class MixedValues(Edit):
 
     def _by_head(self, key: str, values: Tensor, call: AttentionCall) -> Tensor:
         """The coefficient times values (B, G, T, Dv), for all H heads unless the coefficient is one number."""
-        return self.coefficient(key) * (_all_heads(values, call) if self.learned or key in ADDED else values)
-
-
-ADDED = ("own", "mean", "first")  # to the output, which has all heads
+        return self.coefficient(key) * (_all_heads(values, call) if self.learned else values)
 
 
 def _all_heads(values: Tensor, call: AttentionCall) -> Tensor:
-    return values.repeat_interleave(call.query.shape[1] // values.shape[1], dim=1)
+    """The same values for each head of a group; values that are there for each head stay as they are."""
+    group = call.query.shape[1] // values.shape[1]
+    return values if group == 1 else values.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(1, 2)
 
 
 def own_rows(values: Tensor, call: AttentionCall) -> Tensor:

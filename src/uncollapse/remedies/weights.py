@@ -34,8 +34,9 @@ class HeadRows(NamedTuple):
     def factors(self, values: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
         """The weight and its bias, each with factors for its entries: those of each head (heads,), 1 for the rest."""
         size = self.weight.shape[1 if self.rows.columns else 0]
-        all_rows = torch.ones(size, dtype=torch.float32, device=self.weight.device)
-        all_rows[self.places().flatten()] = values.float().repeat_interleave(self.rows.size)
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        all_rows = torch.ones(size, dtype=dtype, device=self.weight.device)
+        all_rows[self.places().flatten()] = values.to(dtype).repeat_interleave(self.rows.size)
         found = [(self.weight, all_rows.unsqueeze(0 if self.rows.columns else 1))]
         found += [] if self.bias is None else [(self.bias, all_rows)]
         return [(parameter, _shared_out(parameter, factors)) for parameter, factors in found]
@@ -45,6 +46,11 @@ class HeadRows(NamedTuple):
         """Multiply the weights and biases of each head by its factor (heads,)."""
         for parameter, factors in self.factors(values):
             parameter.mul_(factors)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The entries of a tensor that this process keeps."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _shared_out(parameter: nn.Parameter, factors: Tensor) -> Tensor:
