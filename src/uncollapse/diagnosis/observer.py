@@ -8,12 +8,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from uncollapse.attention.masking import Masking
+from uncollapse.attention.scores import QueryKeyScores, ScoreSource, WeightScores
 from uncollapse.metrics import Spectrum, qk_spectrum
 
 from . import attention_statistics, token_statistics
-from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics, Masking
+from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics
 from .result import Diagnosis
-from .scores import QueryKeyScores, ScoreSource, WeightScores
 from .token_statistics import TokenStatistics
 
 
