@@ -37,7 +37,8 @@ class Lit(pl.LightningModule):
 
     def __init__(self, network, fails_at=None):
         super().__init__()
-        self.network, self.fails_at, self.losses = network, fails_at, []
+        self.network, self.fails_at = network, fails_at
+        self.losses, self.validated = [], 0
 
     def training_step(self, batch, index):
         if index == self.fails_at:
@@ -51,6 +52,10 @@ class Lit(pl.LightningModule):
 
     def validation_step(self, batch, index):
         self.network(batch)
+        self.validated += 1
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(IDS[:8], batch_size=4)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
@@ -67,7 +72,13 @@ def module(kind, **arguments):
 
 def fit(lit, callbacks, tmp_path, steps=6, resume=None, **options):
     settings = {"accelerator": "cpu", "max_steps": steps, "logger": False, "enable_progress_bar": False}
-    settings |= {"enable_model_summary": False, "enable_checkpointing": False, "default_root_dir": tmp_path} | options
+    settings |= {
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": tmp_path,
+    } | options
+    torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")  # of workers that would load faster
         warnings.filterwarnings("ignore", category=FutureWarning)
@@ -112,8 +123,10 @@ def test_accumulated_batches_are_one_measurement(kind, tmp_path):
 @both
 def test_validation_is_not_measured(kind, tmp_path):
     callback, lit = WatchCallback("network", every=2), module(kind)
-    fit(lit, [callback], tmp_path, steps=4, limit_val_batches=0)
+    fit(lit, [callback], tmp_path, steps=4, val_check_interval=1, limit_val_batches=2)
+    assert lit.validated
     assert steps_of(callback) == [2, 4]
+    assert set(callback.watch.layers["batch"]) == {4}
 
 
 @both
@@ -144,6 +157,26 @@ def test_one_callback_serves_two_trainings(tmp_path):
         fit(lit, [callback], tmp_path, steps=2)
         assert steps_of(callback) == [2]
         assert is_as_before(lit)
+
+
+def test_a_module_that_calls_itself_is_watched_as_a_whole(tmp_path):
+    class Calling(Lit):
+        def forward(self, ids):
+            return self.network(ids)
+
+        def training_step(self, batch, index):
+            return nn.functional.cross_entropy(self(batch).flatten(0, 1), batch.flatten())
+
+    callback = WatchCallback(every=2)
+    fit(Calling(PlainNetwork()), [callback], tmp_path, steps=2)
+    assert steps_of(callback) == [2]
+
+
+def test_of_several_parts_one_has_to_be_named(tmp_path):
+    lit = module("plain")
+    lit.teacher = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"parts with parameters are 'network', 'teacher'; name the one"):
+        fit(lit, [WatchCallback()], tmp_path)
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
