@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uncollapse.metrics import Cosines, cosine_mean, cosine_pairs, residual, unit_tokens
+from uncollapse.metrics import Cosines, cosine_mean, cosine_pairs, count_raw_and_centred, residual, unit_tokens
 
 WIDTH = 2 / 400  # of a bin of the histogram
 
@@ -111,3 +111,26 @@ def test_a_token_that_is_not_a_number_is_left_out_not_counted_as_zero():
     x[2, 0] = float("nan")
     cosines = pooled(x)
     assert cosines.histogram.total == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.integers(2, 300),
+    width=st.integers(2, 9),
+    seed=st.integers(0, 10_000),
+    offset=st.sampled_from([0.0, 0.1, 1.0, 10.0, 1e4]),
+    scale=st.sampled_from([1e-30, 1.0, 1e25]),
+    small=st.sampled_from([1.0, 0.1, 1e-4, 0.0]),
+)
+def test_one_product_gives_the_cosines_of_tokens_and_of_their_residual(count, width, seed, offset, scale, small):
+    """Also where a token is far below the mean, for which two products are taken."""
+    x = tokens(count, width, seed, offset)
+    x[0] *= small
+    x = (x * scale).float()
+    raw, centred = Cosines.empty(), Cosines.empty()
+    count_raw_and_centred(x, raw, centred)
+    for found, wanted in ((raw, pooled(x)), (centred, pooled(residual(x)))):
+        assert found.histogram.total == wanted.histogram.total == count * (count - 1) // 2
+        assert found.histogram.mean == pytest.approx(wanted.histogram.mean, abs=5e-6)  # float32 sums of 5 parts
+        moved = (found.histogram.counts - wanted.histogram.counts).cumsum(0).abs().max()
+        assert moved <= 2 + count**2 / 1000  # a value on an edge, up to rounding, may fall on either side of it

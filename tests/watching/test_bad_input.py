@@ -79,7 +79,7 @@ def test_a_detector_that_fails_does_not_end_the_training():
 
 
 def test_a_measurement_that_fails_does_not_end_the_training(monkeypatch):
-    from uncollapse.diagnosis import attention_statistics
+    from uncollapse.diagnosis import attention_rows
 
     model = build("gpt2").train()
     optimizer = sgd(model)
@@ -87,7 +87,7 @@ def test_a_measurement_that_fails_does_not_end_the_training(monkeypatch):
     def full(*args):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(attention_statistics, "row_statistics", full)
+    monkeypatch.setattr(attention_rows, "row_statistics", full)
     with pytest.warns(UserWarning, match=r"out of memory"), uc.watch(model, optimizer, every=1) as watch:
         losses = train(model, optimizer, [batch("gpt2")] * 2)
     assert len(losses) == 2

@@ -78,7 +78,7 @@ def forward(
     The log-sum-exp is zero with the torch engine, which does not need it.
     """
     if settings.engine == "cpp":
-        out, logsumexp = native.operators().carried_forward(
+        out, logsumexp = native.operators("tiles").carried_forward(
             q=q, k=k, v=v, old=old, hidden=hidden, **settings.cpp_arguments()
         )
         return out, logsumexp
@@ -113,7 +113,7 @@ def backward(
     which makes H_{n-1} of H_n and writes it over `hidden`.
     """
     if settings.engine == "cpp":
-        found = native.operators().carried_backward(
+        found = native.operators("tiles").carried_backward(
             grad_out=grad_out,
             grad_hidden=grad_hidden,
             q=q,

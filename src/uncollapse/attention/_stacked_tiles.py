@@ -49,7 +49,7 @@ class StackedSettings:
 def forward(qs: Sequence[Tensor], ks: Sequence[Tensor], v: Tensor, settings: StackedSettings) -> tuple[Tensor, Tensor]:
     """The output and each row's log-sum-exp (B, H, Q), zero with the torch engine, which does not need it."""
     if settings.engine == "cpp":
-        out, logsumexp = native.operators().stacked_forward(qs=qs, ks=ks, v=v, **settings.cpp_arguments())
+        out, logsumexp = native.operators("tiles").stacked_forward(qs=qs, ks=ks, v=v, **settings.cpp_arguments())
         return out, logsumexp
     if settings.engine == "triton":
         from ._gpu import launch  # needs Triton
@@ -76,7 +76,7 @@ def backward(
     That of an additive mask is added to `grad_mask`.
     """
     if settings.engine == "cpp":
-        dv, dqs, dks, dweights = native.operators().stacked_backward(
+        dv, dqs, dks, dweights = native.operators("tiles").stacked_backward(
             grad_out=grad_out, qs=qs, ks=ks, v=v, out=out, logsumexp=logsumexp, **settings.cpp_arguments()
         )
         return dqs, dks, dv, dweights

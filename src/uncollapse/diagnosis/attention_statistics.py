@@ -3,138 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from uncollapse.metrics import localisation, position_bins, propagates, row_statistics
-from uncollapse.metrics.entropy import HIDDEN
+from uncollapse.attention.masking import Masking, rows_of
+from uncollapse.attention.row_statistics import AttentionRows, compiled_rows
+from uncollapse.attention.scores import ScoreSource
+from uncollapse.metrics import localisation, position_bins, propagates
 
+from .attention_rows import counted_rows, largest_logits, rows_of_tile, tiles
 from .mixing_sums import MixingSums
-from .scores import ScoreSource
 
-TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache between the passes over it
-TILE_ENTRIES_ELSEWHERE = 1 << 24  # on a GPU, where starting a kernel costs more than reading 64 MB
 ENTROPY_WIDTH = 0.1  # nats, of a bin of the entropy histogram
 ENTROPY_BINS = 140  # up to e^14 = 1.2 million visible keys
 POSITION_BINS = 64
 GROUPS = 16  # sequences are pooled in so many groups, which are what a bootstrap draws from: memory stays bounded
 GROUP_SUMS = ("rows", "entropy_normalised", "gap_mean", "sequences", "sink_strongest")  # of a head in a group
-HIDING = -1e4  # an added mask at or below this hides a key: exp(-1e4) is 0 in every dtype; -1e4 and -1e9 are in use
-
-
-@dataclass
-class Masking:
-    """What a query may see: `visible` and `bias` broadcast to (B, H, Q, K); `real` (B, Q) is False at padding."""
-
-    visible: Tensor | None = None
-    bias: Tensor | None = None
-    is_causal: bool = False
-    real: Tensor | None = None
-
-    @classmethod
-    def of(cls, attn_mask: Tensor | None, is_causal: bool, real: Tensor | None) -> Masking:
-        """From a mask as attention functions take it: bool, or float to be added to the scores."""
-        if attn_mask is None or attn_mask.dtype == torch.bool:
-            return cls(visible=attn_mask, is_causal=is_causal, real=real)
-        hidden = attn_mask <= HIDING
-        return cls(~hidden, attn_mask.masked_fill(hidden, 0.0), is_causal, real)
-
-    def visible_keys(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor:
-        """How many keys rows start .. stop see, broadcastable to (B, H, rows)."""
-        if self.is_causal:
-            return torch.arange(start + 1, stop + 1, device=device).float()
-        if self.visible is None:
-            return torch.tensor(float(keys), device=device)
-        seen = rows_of(self.visible, start, stop, keys)
-        return seen.expand(*seen.shape[:-1], keys).sum(dim=-1).float()
-
-    def hide(self, scores: Tensor, start: int, value: float) -> None:
-        """Write `value` over the scores (B, H, rows, keys) of keys that are not seen; rows count from `start`."""
-        rows, keys = scores.shape[-2:]
-        if self.is_causal:  # all before the diagonal is seen, and keys end with the last row
-            later = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu(1)
-            scores[..., start:].masked_fill_(later, value)
-        elif self.visible is not None:
-            scores.masked_fill_(~rows_of(self.visible, start, start + rows, keys), value)
-
-    def first_visible(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor:
-        """The first key that rows start .. stop see, broadcastable to (B, H, rows)."""
-        if self.is_causal or self.visible is None:
-            return torch.zeros((), dtype=torch.long, device=device)
-        seen = rows_of(self.visible, start, stop, keys)
-        return seen.expand(*seen.shape[:-1], keys).int().argmax(dim=-1)
-
-    def part(self, first: int, last: int) -> Masking:
-        """The same for entries first .. last of the batch."""
-
-        def of(mask: Tensor | None) -> Tensor | None:
-            return mask[first:last] if mask is not None and mask.dim() == 4 and len(mask) > 1 else mask
-
-        return Masking(
-            of(self.visible), of(self.bias), self.is_causal, None if self.real is None else self.real[first:last]
-        )
-
-    def with_sink(self, queries: int, keys: int, device: torch.device) -> Masking:
-        """The same with one more key behind the others, which every row sees and to which no bias is added."""
-        visible = self.visible
-        if self.is_causal:
-            visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device).tril()
-        if visible is not None:
-            visible = torch.nn.functional.pad(visible.expand(*visible.shape[:-1], keys), (0, 1), value=True)
-        bias = self.bias
-        if bias is not None:
-            bias = torch.nn.functional.pad(bias.expand(*bias.shape[:-1], keys), (0, 1))
-        return Masking(visible, bias, False, self.real)
-
-    def tile(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
-        """Which keys rows start .. stop see, broadcastable to (B, H, rows, keys); None: all."""
-        if self.is_causal:
-            return torch.ones(stop - start, keys, dtype=torch.bool, device=device).tril(start)
-        return None if self.visible is None else rows_of(self.visible, start, stop, keys)
-
-
-def rows_of(mask: Tensor, start: int, stop: int, keys: int) -> Tensor:
-    """Rows and keys of a mask that may have size 1 (or nothing) where it broadcasts."""
-    mask = mask.view((1,) * (4 - mask.dim()) + tuple(mask.shape))
-    mask = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
-    return mask if mask.shape[-1] == 1 else mask[..., :keys]
-
-
-def tiles(source: ScoreSource, masking: Masking) -> Iterator[tuple[int, int]]:
-    """The first row of each tile, and the row after its last."""
-    batch, heads, queries, keys = source.shape
-    entries = TILE_ENTRIES if source.device.type == "cpu" else TILE_ENTRIES_ELSEWHERE
-    rows = max(2, entries // (batch * heads * keys))  # one causal row alone has no second key
-    for start in range(0, queries, rows):
-        yield start, min(start + rows, queries)
-
-
-@torch.no_grad()
-def largest_logits(source: ScoreSource, masking: Masking) -> tuple[Tensor, bool]:
-    """The largest score of each head over all rows with at least two visible keys, (H,), and whether NaN was seen.
-
-    A head without such a row has -inf. Rows that are not finite are left out, as `AttentionStatistics` does.
-    """
-    heads = source.shape[1]
-    largest, broken = torch.full((heads,), -math.inf), False
-    for start, stop in tiles(source, masking) if 0 not in source.shape else ():
-        keys = stop if masking.is_causal else source.shape[3]
-        scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
-        if masking.bias is not None:
-            scores += rows_of(masking.bias, start, stop, keys)
-        masking.hide(scores, start, -math.inf)
-        rows = scores.amax(dim=-1)
-        valid = (masking.visible_keys(start, stop, keys, scores.device) >= 2).expand(rows.shape)
-        if masking.real is not None:
-            valid = valid & masking.real[:, None, start:stop].to(scores.device)
-        finite = rows.isfinite()
-        broken = broken or bool((valid & ~finite).any())
-        tile = rows.where(valid & finite, -math.inf).amax(dim=(0, 2)).float().cpu()
-        largest = torch.maximum(largest, tile)
-    return largest, broken
 
 
 class _OfSequences:
@@ -177,8 +62,12 @@ class AttentionStatistics:
         if 0 in source.shape:
             return  # an empty batch has no rows
         seen = _OfSequences(source.shape, masking.real)
-        for start, stop in tiles(source, masking):
-            self._add_tile(source, masking, start, stop, seen)
+        whole = compiled_rows(source, masking)
+        if whole is not None:
+            self._add_rows(whole, masking, 0, source.shape[2], seen)
+        else:
+            for start, stop in tiles(source, masking):
+                self._add_rows(rows_of_tile(source, masking, start, stop), masking, start, stop, seen)
         group = (self.sequences + torch.arange(batch) // parts) % GROUPS
         self.sequences += batch // parts
         strongest = seen.received.amax(dim=-1).double() / seen.rows.clamp(min=1)  # 0 where no row counted
@@ -189,29 +78,14 @@ class AttentionStatistics:
         self.groups.index_add_(0, group, torch.stack([seen.rows, seen.normalised, seen.gaps, some, strongest], dim=-1))
         self._add_propagation(source, masking)
 
-    def _add_tile(self, source: ScoreSource, masking: Masking, start: int, stop: int, seen: _OfSequences) -> None:
-        keys = stop if masking.is_causal else source.shape[3]
-        if keys < 2:
-            return  # no row has anything to choose from
-        scores = source.rows(start, stop, keys)  # (B, H, rows, keys)
-        if masking.bias is not None:
-            scores += rows_of(masking.bias, start, stop, keys)
-        shape, device = scores.shape[:-1], scores.device
-        count = masking.visible_keys(start, stop, keys, device).expand(shape)
-        usable = count >= 1
-        if masking.real is not None:
-            usable = usable & masking.real[:, None, start:stop].to(device)
-        masking.hide(scores, start, 0.0)
-        sums, squares = scores.sum(dim=-1), torch.linalg.vector_norm(scores, dim=-1).square()
-        finite = sums.isfinite() & squares.isfinite()
-        if not finite.all():
-            self.broken = self.broken or bool((usable & (count >= 2) & ~finite).any())
-            usable = usable & finite
-            scores.masked_fill_(~finite.unsqueeze(-1), 0.0)
+    def _add_rows(self, row: AttentionRows, masking: Masking, start: int, stop: int, seen: _OfSequences) -> None:
+        """Add rows start .. stop."""
+        keys = row.received.shape[-1]
+        count, usable = counted_rows(masking, start, stop, keys, row.sums)
+        finite = row.sums.isfinite() & row.squares.isfinite()
+        self.broken = self.broken or bool((usable & (count >= 2) & ~finite).any())
+        usable = usable & finite
         valid = usable & (count >= 2)
-        masking.hide(scores, start, HIDDEN)
-        first = masking.first_visible(start, stop, keys, device).expand(shape)
-        row = row_statistics(scores, first)
 
         def by_sequence(values: Tensor) -> Tensor:  # (B, H, rows) -> (B, H)
             return values.where(valid, 0.0).cpu().double().sum(dim=2)  # in float64, which not every device has
@@ -226,16 +100,14 @@ class AttentionStatistics:
         rows = by_sequence(torch.ones_like(count))
         self.rows += rows.sum(dim=0)
         self.logit_count += by_sequence(count).sum(dim=0)
-        self.logit_sums += torch.stack([by_sequence(sums).sum(dim=0), by_sequence(squares).sum(dim=0)])
+        self.logit_sums += torch.stack([by_sequence(row.sums).sum(dim=0), by_sequence(row.squares).sum(dim=0)])
         self.entropy_min = torch.minimum(self.entropy_min, row.entropy.where(valid, math.inf).amin(dim=(0, 2)).cpu())
         self.logit_max = torch.maximum(self.logit_max, largest(row.largest_score))
         self.gap_max = torch.maximum(self.gap_max, largest(row.gap))
-        self.spread_max = torch.maximum(self.spread_max, largest(row.largest_score - sums / count.clamp(min=1)))
+        self.spread_max = torch.maximum(self.spread_max, largest(row.largest_score - row.sums / count.clamp(min=1)))
         self._count_entropies(row.entropy, valid)
-        shares = torch.stack([(1.0 / row.normaliser).where(of, 0.0) for of in (valid, usable)], dim=-2)
-        columns = shares @ row.exponentials  # (B, H, 2, keys)
-        seen.received[..., :keys] += columns[..., 0, :].cpu()
-        seen.mixing.add(row, columns[..., 1, :], usable, start)
+        seen.received[..., :keys] += row.received.cpu()
+        seen.mixing.add(row.weight_squares, row.received_of_all, usable, start)
         seen.rows += rows
         seen.normalised += normalised
         seen.gaps += by_sequence(row.gap)

@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from uncollapse.attention.scores import is_weights
 from uncollapse.models.families import blocks_of, each_query_key_weights, family_of
 from uncollapse.models.huggingface import conversion_of, evaluation, is_causal_call
 from uncollapse.models.learned import learned_of
@@ -21,7 +22,6 @@ from uncollapse.remedies import applied
 
 from .model_pass import Batch
 from .observer import Observer
-from .scores import is_weights
 from .stacks import attention_modules, find_stacks
 from .tensor_parallel import head_group
 from .view import ACTIVE, View

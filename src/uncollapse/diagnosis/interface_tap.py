@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from uncollapse.attention.scores import is_weights
 from uncollapse.models.huggingface import KEYWORD, NAME, PassScores
 
 from .huggingface import configs_of, eager_function
 from .observer import Observer
-from .scores import is_weights
 from .stacks import find_stacks
 from .tap import arguments_of
 from .tensor_parallel import head_group

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from uncollapse.metrics.entropy import RowStatistics
 from uncollapse.metrics.mixing import mixing_bound_of_sums
 
 
@@ -25,11 +24,10 @@ class MixingSums:
         self.squares = torch.zeros(batch, heads)
         self.columns = torch.zeros(batch, heads, keys)
 
-    def add(self, row: RowStatistics, columns: Tensor, usable: Tensor, start: int) -> None:
-        """Add rows from `start` on, their column sums (B, H, keys), and which of them can be used (B, H, rows)."""
+    def add(self, squares: Tensor, columns: Tensor, usable: Tensor, start: int) -> None:
+        """Add rows from `start` on: squared weights (B, H, rows), column sums (B, H, keys), and which can be used."""
         stop = start + usable.shape[-1]
-        norms = torch.linalg.vector_norm(row.exponentials, dim=-1) / row.normaliser
-        self.squares += norms.square().where(usable, 0.0).sum(dim=-1).cpu()
+        self.squares += squares.where(usable, 0.0).sum(dim=-1).cpu()
         self.columns[..., : columns.shape[-1]] += columns.cpu()
         self.lost |= (~usable.cpu() & self.real[:, None, start:stop]).any(dim=-1)
 

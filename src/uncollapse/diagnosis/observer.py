@@ -8,12 +8,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from uncollapse.attention.masking import Masking
+from uncollapse.attention.scores import QueryKeyScores, ScoreSource, WeightScores
 from uncollapse.metrics import Spectrum, qk_spectrum
 
 from . import attention_statistics, token_statistics
-from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics, Masking
+from .attention_statistics import ENTROPY_WIDTH, POSITION_BINS, AttentionStatistics
 from .result import Diagnosis
-from .scores import QueryKeyScores, ScoreSource, WeightScores
 from .token_statistics import TokenStatistics
 
 
@@ -258,21 +259,24 @@ class Observer:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["layer", "head"])
 
     def _cosine_histogram(self) -> pd.DataFrame:
-        tables = []
-        for layer, statistics in sorted(self.token_statistics.items()):
-            for kind, cosines in (("raw", statistics.cosines), ("centred", statistics.centred)):
-                h = cosines.histogram
-                low = [h.low + i * h.width for i in range(len(h.counts))]
-                tables.append(pd.DataFrame({"layer": layer, "kind": kind, "low": low, "count": h.counts.tolist()}))
-        return _nonzero(tables, ["layer", "kind", "low", "count"])
+        rows = [
+            (layer, kind, h.low + index * h.width, count)
+            for layer, statistics in sorted(self.token_statistics.items())
+            for kind, h in (("raw", statistics.cosines.histogram), ("centred", statistics.centred.histogram))
+            for index, count in enumerate(h.counts.tolist())
+            if count
+        ]
+        return pd.DataFrame(rows, columns=["layer", "kind", "low", "count"])
 
     def _entropy_histogram(self) -> pd.DataFrame:
-        tables = []
-        for layer, statistics in sorted(self.attention_statistics.items()):
-            for head, counts in enumerate(statistics.entropy_counts.tolist(), start=1):
-                low = [i * ENTROPY_WIDTH for i in range(len(counts))]
-                tables.append(pd.DataFrame({"layer": layer, "head": head, "low": low, "count": counts}))
-        return _nonzero(tables, ["layer", "head", "low", "count"])
+        rows = [
+            (layer, head, index * ENTROPY_WIDTH, count)
+            for layer, statistics in sorted(self.attention_statistics.items())
+            for head, counts in enumerate(statistics.entropy_counts.tolist(), start=1)
+            for index, count in enumerate(counts)
+            if count
+        ]
+        return pd.DataFrame(rows, columns=["layer", "head", "low", "count"])
 
     def _propagation(self) -> pd.DataFrame:
         rows = [
@@ -292,13 +296,6 @@ class Observer:
             for value in values
         ]
         return pd.DataFrame(rows, columns=["layer", "head", "real", "imag"])
-
-
-def _nonzero(tables: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    if not tables:
-        return pd.DataFrame(columns=columns)
-    table = pd.concat(tables, ignore_index=True)
-    return table[table["count"] > 0].reset_index(drop=True)
 
 
 def _spectrum_columns(spectrum: Spectrum) -> dict[str, Tensor]:

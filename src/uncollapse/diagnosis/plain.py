@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from uncollapse.attention import HiddenState
+from uncollapse.attention.masking import HIDING, Masking
+from uncollapse.attention.scores import InheritedScores, QueryKeyScores
 from uncollapse.models.learned import learned_of
 from uncollapse.models.plain import (
     SUMS,
@@ -36,11 +38,9 @@ from uncollapse.models.plain import (
     without_modes,
 )
 
-from .attention_statistics import HIDING, Masking
 from .exclusive import exclusive
 from .observer import Observer
 from .result import Diagnosis
-from .scores import InheritedScores, QueryKeyScores
 
 
 def diagnose_plain(

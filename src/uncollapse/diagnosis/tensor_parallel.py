@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from .scores import ScoreSource
+from uncollapse.attention.scores import ScoreSource
 
 
 def head_group(model: nn.Module) -> dist.ProcessGroup | None:

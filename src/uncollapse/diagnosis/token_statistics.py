@@ -7,8 +7,8 @@ from torch import Tensor
 
 from uncollapse.metrics import (
     Cosines,
+    count_raw_and_centred,
     effective_rank,
-    residual,
     residual_frobenius,
     residual_ratio,
     singular_values,
@@ -49,8 +49,7 @@ class TokenStatistics:
         self.sums["residual_ratio"] += residual_ratio(x).item()
         self.sums["residual_frobenius"] += frobenius
         self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64).mean().item()
-        self.cosines.add(x)
-        self.centred.add(residual(x))
+        count_raw_and_centred(x, self.cosines, self.centred)
         if self.ranked < self.decompositions:
             singular = singular_values(x)
             self.rank_sums["stable_rank"] += stable_rank(x, singular).item()

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from .attention_statistics import AttentionStatistics, Masking
+from uncollapse.attention.masking import Masking
+from uncollapse.attention.scores import ScoreSource
+
+from .attention_statistics import AttentionStatistics
 from .observer import Observer
-from .scores import ScoreSource
 
 
 class TrainingObserver(Observer):

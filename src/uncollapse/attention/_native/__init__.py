@@ -1,5 +1,5 @@
-"""The tile loops in C++, compiled on first use."""
+"""Tile loops and row statistics in C++, each compiled on first use."""
 
-from .loader import compiler, operators, serves
+from .loader import available, compiler, operators, serves
 
-__all__ = ["compiler", "operators", "serves"]
+__all__ = ["available", "compiler", "operators", "serves"]

@@ -1,4 +1,4 @@
-"""Compiles tiles.cpp on first use, keeps the result in the user's cache, and says which tensors it serves.
+"""Compiles the sources of this folder on first use, each when it is needed, and keeps the results in the user's cache.
 
 What is loaded runs in this process. So the folder of the cache has to be one that only the user can write to, and a
 library is loaded only if it has the sha256 that was noted when it was built; otherwise it is built again.
@@ -28,7 +28,12 @@ from uncollapse import files
 from .._compiling import constant_result
 from .fakes import describe
 
-SOURCE = Path(__file__).with_name("tiles.cpp")
+FOLDER = Path(__file__).parent
+HEADERS = ("matrices.h",)
+LIBRARIES = {  # name of a source: what it holds
+    "tiles": "attention tiles",
+    "row_statistics": "attention statistics",
+}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LOADING = threading.Lock()
 VECTOR_FLAGS = {
@@ -44,27 +49,29 @@ def serves(q: Tensor, attn_mask: Tensor | None, v: Tensor | None = None) -> bool
     """Whether the compiled operators are there and can run one layer on these tensors."""
     if q.device.type != "cpu" or q.dtype not in DTYPES or (attn_mask is not None and attn_mask.requires_grad):
         return False
-    return _available()
+    return available("tiles")
 
 
 @constant_result
-def _available() -> bool:
+def available(name: str) -> bool:
+    """Whether the operators of a source are there, or could be built."""
     if os.environ.get("UNCOLLAPSE_NATIVE", "1") == "0":
         return False
     with _LOADING:
-        return operators() is not None
+        return operators(name) is not None
 
 
 @functools.cache
-def operators() -> Any:
-    """The namespace of compiled operators, built if need be; None, after one warning, if that fails."""
+def operators(name: str) -> Any:
+    """The namespace of compiled operators, with those of a source built if need be; None, after one warning, if not."""
     try:
-        torch.ops.load_library(str(_library()))  # type: ignore[no-untyped-call]
-        describe()
+        torch.ops.load_library(str(_library(name)))  # type: ignore[no-untyped-call]
+        if name == "tiles":
+            describe()
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         warnings.warn(
-            f"the C++ attention tiles could not be built ({reason}); torch tiles give the same results, slower. "
+            f"the C++ {LIBRARIES[name]} could not be built ({reason}); torch gives the same results, slower. "
             "Set UNCOLLAPSE_NATIVE=0 to stop trying.",
             stacklevel=2,
         )
@@ -72,15 +79,16 @@ def operators() -> Any:
     return torch.ops.uncollapse_native
 
 
-def _library() -> Path:
+def _library(name: str) -> Path:
     command = _command()
-    key = hashlib.sha256("\0".join((SOURCE.read_text(), torch.__version__, *command)).encode()).hexdigest()[:16]
-    library = _folder() / f"tiles-{key}.so"
+    sources = [(FOLDER / file).read_text() for file in (f"{name}.cpp", *HEADERS)]
+    key = hashlib.sha256("\0".join((*sources, torch.__version__, *command)).encode()).hexdigest()[:16]
+    library = _folder() / f"{name}-{key}.so"
     if not _is_as_built(library):
         with files.lock(library.with_suffix(".lock")):
             if not _is_as_built(library):  # another process may have built it while this one waited
                 files.remove_leftovers(library.parent, library.name)
-                _build(command, library)
+                _build(name, command, library)
     return library
 
 
@@ -94,7 +102,7 @@ def _folder() -> Path:
     if fault is None:
         return folder
     warnings.warn(
-        f"{fault}, so libraries in {folder} are not loaded; the C++ attention tiles are built for this process only. "
+        f"{fault}, so libraries in {folder} are not loaded; the C++ sources are built for this process only. "
         f"Set ${files.CACHE_VARIABLE} to a folder of your own, or UNCOLLAPSE_NATIVE=0 to do without them.",
         stacklevel=2,
     )
@@ -153,14 +161,13 @@ def _command() -> list[str]:
     ]
 
 
-def _build(command: list[str], library: Path) -> None:
+def _build(name: str, command: list[str], library: Path) -> None:
     started = time.monotonic()
-    print("uncollapse: compiling the attention tiles, once ...", end="", file=sys.stderr, flush=True)
+    print(f"uncollapse: compiling the {LIBRARIES[name]}, once ...", end="", file=sys.stderr, flush=True)
     try:
         with files.replacing(library) as new:
-            run = subprocess.run(
-                [*command[:1], str(SOURCE), *command[1:], "-o", str(new)], capture_output=True, text=True
-            )
+            source = str(FOLDER / f"{name}.cpp")
+            run = subprocess.run([*command[:1], source, *command[1:], "-o", str(new)], capture_output=True, text=True)
             if run.returncode:
                 raise RuntimeError(_first_error(run.stderr) or f"{command[0]} ended with code {run.returncode}")
             digest = hashlib.sha256(new.read_bytes()).hexdigest()

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from uncollapse.attention import HiddenState
+from .state import HiddenState
 
 
 class ScoreSource(Protocol):
@@ -28,19 +28,17 @@ class QueryKeyScores:
     """Scores of plain attention: scale q k^T, with grouped heads."""
 
     def __init__(self, q: Tensor, k: Tensor, scale: float | None = None) -> None:
-        batch, heads, queries, size = q.shape
-        groups, keys = k.shape[1:3]
-        self.shape, self.device = (batch, heads, queries, keys), q.device
-        self.q = q.detach().view(batch, groups, heads // groups, queries, size)  # (B, G, H/G, Q, D)
-        self.k = k.detach().float().unsqueeze(2)  # (B, G, 1, K, D)
-        self.scale = 1.0 / math.sqrt(size) if scale is None else scale
+        self.q, self.k = q.detach(), k.detach().float()  # (B, H, Q, D), (B, G, K, D)
+        self.shape, self.device = (*q.shape[:3], k.shape[2]), q.device
+        self.scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
-        tile = self.q[..., start:stop, :].float().mul(self.scale) @ self.k[..., :keys, :].mT
-        return tile.flatten(1, 2)
+        groups = self.k.shape[1]
+        q = self.q[..., start:stop, :].float().mul(self.scale).unflatten(1, (groups, -1))  # (B, G, H/G, rows, D)
+        return (q @ self.k[:, :, None, :keys].mT).flatten(1, 2)
 
     def part(self, first: int, last: int) -> QueryKeyScores:
-        return QueryKeyScores(self.q[first:last].flatten(1, 2), self.k[first:last].squeeze(2), self.scale)
+        return QueryKeyScores(self.q[first:last], self.k[first:last], self.scale)
 
 
 class InheritedScores:
