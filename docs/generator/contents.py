@@ -12,7 +12,7 @@ SECTIONS = {
         *("attention", "backends", "gpu", "diagnose", "watch", "remedies", "models", "any-model", "report", "training"),
         *("locater", "reliability", "compare", "bench", "theory"),
     ],
-    "What we found": ["results", "audit", "claims"],
+    "What we found": ["what-helps", "results", "audit", "claims"],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY"],
 }
 TITLES = {"claims": "Every statement of the papers", "reproduce": "Reproduce a paper"}  # in place of their own

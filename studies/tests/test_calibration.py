@@ -127,3 +127,10 @@ def test_the_page_has_the_tables_and_the_thresholds():
     assert re.search(rf"below {100 * CHOSEN.residual_share:g} %", rules["rank collapse"])
     assert f"is above {CHOSEN.saturated_gap:g} |" in rules["entropy collapse"]
     assert f"by more than {CHOSEN.uniform_spread:g} |" in rules["dead attention"]
+
+
+@pytest.mark.parametrize("page", ["watch.md", "my-run-spikes.md", "trackers.md"])
+def test_other_pages_name_the_threshold_of_the_gap(page):
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+    lines = "\n".join(line for line in text.splitlines() if "gap" in line)
+    assert re.findall(r" above (\d+(?:\.\d+)?)", lines) == [f"{CHOSEN.saturated_gap:g}"]

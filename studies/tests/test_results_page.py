@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 from uncollapse.cli import main
+from uncollapse.remedies.contents import UNTESTED, against
 from uncollapse_studies.artefacts import ARTEFACTS
 from uncollapse_studies.cells.running import CellWorkspace, run_cells
 from uncollapse_studies.cells.store import Store
-from uncollapse_studies.readme_table import BEGIN, END, README, central_table, readme_text
+from uncollapse_studies.readme_table import BEGIN, END, README, readme_text, remedies_table
 from uncollapse_studies.results_page import PAGE, markdown, results_text
 from uncollapse_studies.what_helps import PAGE as WHAT_HELPS
 
@@ -29,19 +30,14 @@ def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\n")
     assert readme_text(tmp_path) is None
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
-    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\nNo cell is trained yet.\n\n{END}\nbelow\n"
+    assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\n{remedies_table(tmp_path)}\n{END}\nbelow\n"
 
 
-@pytest.mark.usefixtures("tiny_artefacts")
-def test_a_network_with_fewer_methods_in_leaves_empty_fields(tmp_path):
-    workspace = CellWorkspace(Store(tmp_path / "studies/results/cells"), tmp_path / "runs", progress=False)
-    run_cells(ARTEFACTS["hopfield-main-gpt2"].all_cells("laptop")[:2], workspace)
-    run_cells(ARTEFACTS["hopfield-main-vit"].all_cells("laptop")[:1], workspace)
-    table = [[field.strip() for field in line.split("|")] for line in central_table(tmp_path).splitlines()]
-    columns = {name: [row[i] for row in table[2:4]] for i, name in enumerate(table[0]) if name}
-    assert columns["method"] == ["self-attention", "hopfield"]
-    assert columns["GPT: seeds"] == ["1", "1"]
-    assert columns["ViT: seeds"] == ["1", ""]
+def test_the_table_of_the_readme_has_every_remedy_that_a_diagnosis_names(tmp_path):
+    rows = [line.split(" | ") for line in remedies_table(tmp_path).splitlines()[2:]]
+    advised = [entry.name for kind in ("entropy collapse", "rank collapse") for entry in against(kind)]
+    assert sorted(row[0].strip("| `") for row in rows) == sorted(advised)
+    assert {row[2].strip(" |") for row in rows} == {UNTESTED}  # nothing is trained in an empty folder
 
 
 def test_every_artefact_has_a_section():

@@ -1,39 +1,29 @@
 """What a reader of the demo's page meets in the browser."""
 
-import pandas as pd
 import pytest
 
-from tests.training.compare.run_folders import write_run
 from uncollapse.report.demo_page import demo_page
-from uncollapse.training.demo.depth import VARIANTS
-from uncollapse.training.demo.experiment import METHODS, measure
+from uncollapse.training.demo.experiment import demonstrate
+from uncollapse.training.demo.runs import Size
 
 CHARTS = [
-    *("depth-networks", "curve-eval-bits-per-byte", "curve-loss"),
-    *(
-        f"{measure}-lines-{moment}-training"
-        for measure in ("residual-ratio", "cosine-mean", "entropy-normalised")
-        for moment in ("before", "after")
-    ),
-    *(f"{kind}-violins-{n}" for kind in ("similarity", "entropy") for n in (1, 2, 3, 4)),
-    *("curve-trace", "curve-scale"),
+    *("cosines-1", "cosines-2", "depth-networks", "layers-over-steps-1", "layers-over-steps-2"),
+    *("line-loss-wrong", "line-loss-inherited", "cosine-mean-lines", "entropy-normalised-lines"),
 ]
 
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    for name, method in METHODS.items():
-        write_run(folder / name, diagnose_at=(8, 40), **{"alpha": 0.0} | dict(method.keys))
-    rows = [(cell.name, n, 10.0 ** -(n * i), 0.0) for i, cell in enumerate(VARIANTS) for n in (1, 2, 3)]
-    depth = pd.DataFrame(rows, columns=["attention", "depth", "mean", "spread"])
-    content = measure(depth, [folder / name for name in METHODS]).content("Made in a <test>.")
+    tiny = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=24, warmup=2, every=2, held_out=4)
+    demo = demonstrate(tiny, 4, 1, folder, lambda: None, lambda name, loss: None, lambda name, run: None)
     file = folder / "demo.html"
-    file.write_text(demo_page(content), encoding="utf-8")
+    file.write_text(demo_page(demo.content("Made in a <test>.")), encoding="utf-8")
     return file
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1040), ("dark", 360)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1300])
 def test_opens_from_disk_in_silence_draws_every_chart_and_fits(scheme, width, visit, page_file):
     watched = visit(page_file, width=width, scheme=scheme)
     page = watched.page
@@ -43,5 +33,6 @@ def test_opens_from_disk_in_silence_draws_every_chart_and_fits(scheme, width, vi
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert watched.said == []
     assert all(url.startswith(("file:", "data:")) for url in watched.requests)
-    assert page.locator("section:has(h2:text('Five findings')) li").count() == 5
+    assert page.locator("section.card > h2, section.card .head h2").count() == 3
+    assert page.locator("table:visible").count() == 0  # behind folds
     assert "Made in a <test>." in page.locator("footer").inner_text()

@@ -1,6 +1,5 @@
-"""`uncollapse demo` as a user meets it, with models small enough for a test."""
+"""`uncollapse demo` as a user meets it, with networks small enough for a test."""
 
-import json
 import re
 import signal
 import subprocess
@@ -11,23 +10,17 @@ import pandas as pd
 import pytest
 
 from uncollapse.cli import main
-from uncollapse.training.demo.experiment import METHODS, QUICK, recipes
+from uncollapse.cli.demo import ACTS
+from uncollapse.remedies import contents
+from uncollapse.training.demo.experiment import RUNS
+from uncollapse.training.demo.runs import REMEDY, Size
 
-TINY = {
-    **{"layers": 2, "heads": 2, "width": 16, "length": 16, "steps": 3, "batch_size": 2, "eval_examples": 2},
-    **{"eval_every": 2, "diagnose_every": 2, "diagnose_examples": 2, "examples": 40},
-}
-SECTIONS = [
-    *("How deep can attention go?", "Do they learn?", "Collapse by layer, before and after training"),
-    *("How alike are the tokens after training?", "How widely does attention look after training?"),
-    *("What LocAteR holds", "What differs between the recipes"),
-]
+TINY = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=8, warmup=2, good=5, every=2, held_out=4)
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    for key, value in TINY.items():
-        monkeypatch.setitem(QUICK, key, value)
+    monkeypatch.setattr("uncollapse.training.demo.runs.QUICK", TINY)
 
 
 @pytest.fixture
@@ -35,45 +28,48 @@ def folder(tmp_path):
     return tmp_path / "new" / "demo"
 
 
-def test_it_prints_five_findings_and_writes_page_pictures_tables_and_runs(tiny, folder, capsys):
+def test_it_prints_three_acts_and_writes_page_picture_tables_and_watches(tiny, folder, capsys):
     assert main(["demo", "--quick", "--depth", "4", "--out", str(folder)]) == 0
     printed = capsys.readouterr()
-    assert re.findall(r"^(\d)\. ", printed.out, flags=re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r"^\d\. (.*)$", printed.out, flags=re.MULTILINE) == list(ACTS)
     assert printed.out.splitlines()[-1] == f"page: {folder / 'demo.html'}"
     assert "\r" not in printed.err  # no terminal: no bar
-    files = ["demo.html", "demo.png", "final.csv", "residual-by-depth.csv", "residual-by-depth.png", "runs"]
-    assert sorted(file.name for file in folder.iterdir()) == files
-    assert all((folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("demo", "residual-by-depth"))
-    assert sorted(run.name for run in (folder / "runs").iterdir()) == sorted(METHODS)
-    assert all(_status(run) == "finished" for run in (folder / "runs").iterdir())
+    files = ["demo.html", "demo.png", "residual-by-depth.csv", "trainings.csv", *(f"{name}.jsonl" for name in RUNS)]
+    assert sorted(file.name for file in folder.iterdir()) == sorted(files)
+    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in folder.parent.iterdir()] == ["demo"]  # no temporary folder is left
-    _check_tables(folder)
-    _check_page((folder / "demo.html").read_text(encoding="utf-8"), printed.out)
-
-
-def _status(run):
-    return json.loads((run / "status.json").read_text())["status"]
-
-
-def _check_tables(folder):
     table = pd.read_csv(folder / "residual-by-depth.csv")
-    assert list(table.columns[:4]) == ["attention", "alpha", "keep", "depth"]
-    assert {"mean", "spread", "seeds"} <= set(table.columns)
     assert len(table) == 6 * 4
-    final = pd.read_csv(folder / "final.csv")
-    assert set(final["group"]) == set(METHODS)
-    assert set(final["seeds"]) == {1}
+    assert {"attention", "depth", "mean", "spread", "seeds"} <= set(table.columns)
+    trainings = pd.read_csv(folder / "trainings.csv")
+    assert trainings["run"].tolist() == list(RUNS)
+    rates = trainings["learning rate at the end"] / TINY.learning_rate
+    assert rates.tolist() == pytest.approx([TINY.growth ** (2 / 3)] * 2 + [1.0] * 2)
+    _check_page((folder / "demo.html").read_text(encoding="utf-8"), printed.out)
 
 
 def _check_page(page, printed):
     assert "https://cdn" not in page  # self-contained
     assert len(page) < 3_000_000
-    assert [title for title in SECTIONS if title not in page] == []
-    assert page.count("<h2>Five findings</h2>") == 1
-    learning = re.search(r"^2\. [^:]*: (.*)$", printed, flags=re.MULTILINE)
-    assert learning[1] in page
-    assert "self-attention: collapsed (below 0.01) from layer" in page
-    assert "peak memory" not in page  # of the process that all runs share
+    assert [f"<h2>{n}. {act}</h2>" in page for n, act in enumerate(ACTS, start=1)] == [True] * 3
+    found = re.findall(r"^   (.*)$", printed, flags=re.MULTILINE)
+    assert len(found) >= 8
+    assert [sentence for sentence in found if sentence not in page] == []
+    assert [sentence for sentence in found if len(re.findall(r"\d[\d.,]*", sentence)) > 1] == []  # one number at most
+
+
+@pytest.mark.parametrize("known", [{}, {REMEDY: "held the scores of 3 networks; a study"}])
+def test_the_page_tells_the_evidence_on_the_remedy_or_that_there_is_none(known, tiny, folder, monkeypatch, tmp_path):
+    file = tmp_path / "evidence.json"
+    pd.Series(known, dtype=str).to_json(file)
+    monkeypatch.setattr(contents, "EVIDENCE", file)
+    contents.evidence.cache_clear()
+    try:
+        assert main(["demo", "--quick", "--depth", "2", "--steps", "4", "--out", str(folder)]) == 0
+    finally:
+        contents.evidence.cache_clear()
+    page = (folder / "demo.html").read_text(encoding="utf-8")
+    assert f"Evidence beyond this one run: {known.get(REMEDY, 'not tested here')}." in page
 
 
 def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, tmp_path, capsys):
@@ -86,7 +82,7 @@ def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, t
     command = [sys.executable, "-m", "uncollapse", *arguments, "--steps", "5000", "--force"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
-        while not any('"loss"' in file.read_text() for file in tmp_path.glob(".out-*/runs/*/metrics.jsonl")):
+        while not any('"step"' in file.read_text() for file in tmp_path.glob(".out-*/*.jsonl")):
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)  # now that it trains
@@ -100,24 +96,12 @@ def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, t
     assert keep.read_text() == "mine"
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_budgets_are_equal_and_only_the_method_differs(quick):
-    planned = {name: vars(recipe) for name, recipe in recipes(quick, steps=7).items()}
-    own = {key for method in METHODS.values() for key in method.keys}
-    shared = [{key: value for key, value in recipe.items() if key not in own} for recipe in planned.values()]
-    assert all(recipe == shared[0] for recipe in shared)
-    assert shared[0]["steps"] == 7
-    assert planned["alpha-hidden-only"]["alpha"] == 0
-    assert planned["alpha-hidden-only"]["alpha_hidden"] == planned["hopfield"]["alpha_hidden"] == 0.5
-    assert planned["self-attention"]["rule"] == "self_attention"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--steps", "0"], "steps must be at least 1, got 0."),
         (["--steps", "many"], "--steps must be a whole number, got 'many'."),
-        (["--seeds", "0"], "depth and seeds must be at least 1, got 12 and 0."),
+        (["--depth", "0"], "depth must be at least 1, got 0."),
         (["--qick"], "unknown option --qick; did you mean --quick?"),
     ],
 )

@@ -28,7 +28,7 @@ def shown(source, namespace):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) >= 2
+    assert len(NOTEBOOKS) >= 3
 
 
 @each

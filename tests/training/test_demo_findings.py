@@ -1,74 +1,107 @@
-"""The demo's sentences follow the numbers, whichever way these fall."""
+"""The demo's sentences follow the numbers, whichever way these fall, and have one number each at most."""
 
+import re
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from uncollapse.training.demo.depth import BOTH, HIDDEN_ONLY, SKIP_ONLY
-from uncollapse.training.demo.findings import Outcome, attention, five_findings, learning, locater, tokens
+from uncollapse.training.demo.depth import BOTH, HIDDEN_ONLY, PLAIN, SKIP_ONLY
+from uncollapse.training.demo.findings import depth_findings, inherited_findings, wrong_findings
+from uncollapse.training.demo.runs import Size, TrainedRun, train
 
-PLAIN = Outcome("self-attention", 200, 2.5, (0.94, 0.5), (0.999, 0.8), (0.0, 3.0), (0.01, 9.0))
-HELD = Outcome("LocAteR", 200, 2.6, (0.94, 0.4), (0.999, 0.9), (0.0, 0.9), (0.01, 0.5))
+BREAKS = [3.0] * 40 + [5.0] * 40
+FALLS = [3.0 - 0.01 * n for n in range(80)]
 
 
-def depth_table(skip: float, hidden: float) -> pd.DataFrame:
-    rows = [(name, n, r) for name, r in ((SKIP_ONLY, skip), (HIDDEN_ONLY, hidden), (BOTH, 0.5)) for n in (1, 12)]
+def run(losses=FALLS, logit=12.0, told=(), bits=2.0, cosine=0.3, entropy=0.8):
+    """A run with these losses, largest logit, warnings as (step, kind), and numbers at its end."""
+    steps = [20, 40, 60, 80]
+    heads = pd.DataFrame({"step": steps, "layer": 1, "head": 1, "logit_max": [1.0, 2.0, logit, 3.0]})
+    layers = pd.DataFrame(
+        [(s, n, cosine, entropy) for s in steps for n in (1, 2)],
+        columns=["step", "layer", "cosine_mean", "entropy_normalised"],
+    )
+    updates = pd.DataFrame({"step": range(1, 81), "loss": losses})
+    warnings = pd.DataFrame([(s, k, f"step {s}: {k}") for s, k in told], columns=["step", "kind", "sentence"])
+    return TrainedRun(0.01, heads, layers, updates, warnings, bits)
+
+
+def depths(**first):
+    """Networks of 12 layers that collapse at these layers; None: not at all."""
+    names = {"plain": PLAIN, "inherited": HIDDEN_ONLY, "skip": SKIP_ONLY, "both": BOTH}
+    rows = [
+        (names[name], n, 0.5 if layer is None or n < layer else 1e-5)
+        for name, layer in first.items()
+        for n in range(1, 13)
+    ]
     return pd.DataFrame(rows, columns=["attention", "depth", "mean"])
 
 
-def test_there_are_five_and_each_has_a_subject_of_its_own():
-    found = five_findings(depth_table(0.05, 1e-16), [PLAIN, HELD])
-    assert len(found) == 5
-    assert len({sentence.partition(":")[0] for sentence in found}) == 5
-    assert all(sentence.endswith(".") for sentence in found)
+@pytest.mark.parametrize(
+    ("first", "sentence"),
+    [
+        ({"plain": 3, "inherited": 5, "skip": None, "both": None}, "as good as equal after 3 layers."),
+        ({"plain": 3, "inherited": 5, "skip": None, "both": None}, "put this off to layer 5."),
+        ({"plain": 3, "inherited": 5, "skip": None, "both": None}, "keeps them apart through all 12 layers."),
+        ({"plain": 1, "inherited": 1, "skip": 8, "both": 8}, "as good as equal after 1 layer."),
+        ({"plain": 1, "inherited": 1, "skip": 8, "both": 8}, "do not change that."),
+        ({"plain": 1, "inherited": 1, "skip": 8, "both": 8}, "puts it off to layer 8."),
+        ({"plain": None, "inherited": None, "skip": None, "both": None}, "stay apart at this depth."),
+    ],
+)
+def test_depth(first, sentence):
+    assert any(found.endswith(sentence) for found in depth_findings(depths(**first)))
 
 
-@pytest.mark.parametrize(("skip", "hidden", "winner"), [(0.05, 1e-9, "skip α"), (1e-9, 0.05, "hidden state α′")])
-def test_the_knob_that_leaves_more_is_named(skip, hidden, winner):
-    assert f"the {winner} is what keeps tokens apart" in five_findings(depth_table(skip, hidden), [PLAIN, HELD])[0]
+def test_a_forecast_that_comes_before_the_loss_goes_bad():
+    told = [(20, "gradient norm spike"), (30, "forecast"), (50, "entropy collapse")]
+    found = wrong_findings(run(BREAKS, 8000.0, told), run(logit=49.0), "qk_norm")
+    assert "grows to 8,000." in found[0]
+    assert found[1] == "The watch saw it coming and warned at update 30."
+    assert found[2] == "The loss went bad 12 updates later."
+    assert found[3].endswith("the largest score is 49.")
+    assert found[4] == "And the loss goes on falling."
 
 
-def test_the_lowest_is_named_and_one_seed_is_called_that():
-    assert "lowest with self-attention, highest with LocAteR, 0.100 above the lowest" in learning([PLAIN, HELD])
-    assert "lowest with LocAteR, highest with self-attention" in learning([PLAIN, replace(HELD, bits=2.0)])
-    assert "one seed each, so no spread is known" in learning([PLAIN, HELD])
+def test_a_warning_that_comes_late_or_not_at_all_is_told_as_such():
+    late = wrong_findings(run(BREAKS, 8000.0, [(60, "entropy collapse")]), run(BREAKS), "qk_norm")
+    assert late[1:3] == ["The watch warned at update 60.", "The loss went bad 18 updates earlier."]
+    assert late[-1] == "But the loss went bad here as well, at update 42."
+    silent = wrong_findings(run(), run(), "qk_norm")
+    assert silent[1:3] == ["The watch did not warn.", "The loss did not go bad within this run."]
 
 
-def test_numbers_that_lie_close_have_no_winner():
-    said = learning([PLAIN, replace(HELD, bits=2.501)])
-    assert "all within 0.001" in said
-    assert "which may be chance" in said
-    assert "lowest" not in said
-    third = replace(HELD, name="third", bits=2.505)
-    assert "self-attention and third within 0.005 of each other, highest with LocAteR" in learning([PLAIN, HELD, third])
+def test_what_inherited_scores_change_is_told_only_if_it_is_more_than_chance():
+    same = inherited_findings(run(), run(bits=2.01, cosine=0.32))
+    assert "equally well" in same[0]
+    assert same[1:] == [
+        "Tokens of the last layer are about as different as with plain attention.",
+        "Attention looks about as widely as before.",
+    ]
+    other = inherited_findings(run(), run(bits=1.9, cosine=0.1, entropy=0.95))
+    assert "0.100 bits per byte fewer" in other[0]
+    assert "may be chance" in other[0]
+    assert "more different" in other[1]
+    assert "more widely" in other[2]
 
 
-def test_a_run_that_did_not_finish_is_told_and_not_ranked():
-    lost = replace(HELD, bits=None, state="diverged at step 20 of 200")
-    assert "LocAteR diverged at step 20 of 200." in learning([PLAIN, lost])
-    assert "LocAteR 2" not in learning([PLAIN, lost])
-    assert "not known" in locater([PLAIN, lost])
-    assert "no run has held-out numbers" in learning([lost])
+def test_a_sentence_has_one_number_at_most():
+    sentences = [
+        *depth_findings(depths(plain=3, inherited=5, skip=None, both=None)),
+        *wrong_findings(run(BREAKS, 8000.0, [(30, "forecast")]), run(BREAKS), "qk_norm"),
+        *inherited_findings(run(), run(bits=1.9, cosine=0.1, entropy=0.95)),
+    ]
+    assert [text for text in sentences if len(re.findall(r"\d[\d.,]*", text)) > 1] == []
 
 
-@pytest.mark.parametrize(("say", "kind"), [(tokens, "rank collapse"), (attention, "entropy collapse")])
-def test_a_collapse_is_told_of_those_who_have_it(say, kind):
-    assert f"no {kind} in any of them" in say([PLAIN, HELD])
-    assert f"{kind} in LocAteR." in say([PLAIN, replace(HELD, collapses=(kind,))])
-
-
-def test_before_and_after_stand_side_by_side():
-    assert "self-attention 0.940 → 0.500, LocAteR 0.940 → 0.400" in tokens([PLAIN, HELD])
-    assert "LocAteR not measured" in tokens([PLAIN, replace(HELD, residual=None)])
-    assert "→ 3.3e-16" in tokens([replace(PLAIN, residual=(0.9, 3.3e-16)), HELD])
-
-
-def test_the_penalty_is_judged_by_what_it_did():
-    assert "nearer to 1 than self-attention's 3" in locater([PLAIN, HELD])
-    assert "below its 9; bits per byte 0.100 higher (one seed)" in locater([PLAIN, HELD])
-    other = replace(HELD, trace=(0.0, 8.0), scale=(0.01, 10.0), bits=2.4)
-    assert "no nearer to 1" in locater([PLAIN, other])
-    assert "not below its 9; bits per byte 0.100 lower" in locater([PLAIN, other])
-    assert "equal to three decimals" in locater([PLAIN, replace(HELD, bits=2.5)])
-    assert "cannot be judged" in locater([PLAIN, replace(HELD, trace=None)])
+def test_runs_differ_in_what_is_changed_and_in_nothing_else(tmp_path):
+    tiny = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=4, warmup=2, every=2, held_out=4)
+    plain = train(tiny, tmp_path / "a.jsonl")
+    again = train(tiny, tmp_path / "b.jsonl")
+    pd.testing.assert_frame_equal(plain.updates, again.updates)
+    faster = train(replace(tiny, warmup=1), tmp_path / "c.jsonl")
+    assert faster.updates["loss"].iloc[0] == plain.updates["loss"].iloc[0]  # the same weights and batch
+    assert faster.updates["loss"].iloc[-1] != plain.updates["loss"].iloc[-1]
+    inherited = train(tiny, tmp_path / "d.jsonl", inherited=True)
+    assert inherited.updates["loss"].iloc[0] != plain.updates["loss"].iloc[0]

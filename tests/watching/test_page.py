@@ -4,9 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import uncollapse as uc
+from tests.models.builders import batch, build
+from tests.watching.loops import sgd, train
 from tests.watching.tables import heads_table
 from uncollapse.cli import main
 from uncollapse.diagnosis.thresholds import SATURATED_GAP
+from uncollapse.report.step_map import step_maps
 from uncollapse.watching.course import News
 from uncollapse.watching.logs import JsonLines
 from uncollapse.watching.pages import forecasts
@@ -58,3 +62,28 @@ def test_the_forecast_ends_where_the_head_saturates(tmp_path):
     assert set(zip(line["layer"], line["head"], strict=True)) == {(1, 1)}
     assert line["value"].max() == pytest.approx(SATURATED_GAP)
     assert line["step"].max() == pytest.approx(1000 + 300 * np.log2(SATURATED_GAP / 8.0))
+
+
+def test_a_notebook_shows_a_watch_as_pictures_without_scripts():
+    model, inputs = build("gpt2").float().train(), batch("gpt2", rows=2)
+    optimizer = sgd(model)
+    with uc.watch(model, optimizer, every=1) as watch:
+        assert "nothing is measured yet" in watch._repr_html_()
+        train(model, optimizer, [inputs, inputs])
+    shown = watch._repr_html_()
+    assert shown.count("data:image/svg+xml") == 2  # the heads, and the updates
+    assert "✓ No warning." in shown
+    assert "measurements from update 1 to 2" in shown
+    assert "<script" not in shown
+
+
+def test_values_that_span_orders_of_magnitude_have_a_logarithmic_colour():
+    wide, narrow = (
+        heads_table(STEPS, logit_max={(1, 1): list(np.geomspace(1.0, end, 20))}, gap_mean={(1, 1): [1.0] * 20})
+        for end in (1e5, 10.0)
+    )
+    for heads, expected in ((wide, True), (narrow, False)):
+        ends = {"logit_max": [float(heads["logit_max"].min()), float(heads["logit_max"].max())]}
+        chart, _ = step_maps(heads, ends, 1, "")
+        parameters = {parameter["name"]: parameter["value"] for parameter in chart.spec["params"]}
+        assert parameters["wide"] == {"logit_max": expected}

@@ -14,7 +14,7 @@ from .command import UserError
 from .group import CommandGroup, Listed, Runnable
 
 COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py, with _ for -
-    "demo": "see what collapse is and what four kinds of attention do about it, in a few minutes",
+    "demo": "see attention collapse, watch a run go wrong and put it right, in a few minutes",
     "diagnose": "find the layers and heads of a model that have collapsed, how badly, and what helps",
     "page": "write the HTML page of a saved diagnosis, or of two to four side by side",
     "remedies": "list what is known to help, where it acts, and what shows it",

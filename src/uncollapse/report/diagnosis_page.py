@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Sequence
 from html import escape
 from typing import Literal
 
 import pandas as pd
-import vl_convert
 
 from .chart import Chart
 from .content import DiagnosisContent, Finding
@@ -20,9 +18,9 @@ from .entropy_violins import HEAD_TABLE, axis_top, entropy_violins, head_violins
 from .gap_points import gap_points
 from .head_map import extents, head_map, metrics_of
 from .page import Section, about_html, bullet_list, document, menu, open_table, table_html
+from .picture import image_html
 from .propagation import propagation_line
 from .similarity_violins import KINDS, similarity_violins
-from .theme import config
 
 USUAL = (
     "Usual: where 95 % of the heads or layers of healthy trained models are, 90 % in a range. A number outside is no "
@@ -96,17 +94,10 @@ def notebook_html(content: DiagnosisContent) -> str:
     )
 
 
-def strip_picture(content: DiagnosisContent, width: int = 620) -> str:
+def strip_picture(content: DiagnosisContent) -> str:
     """The depth strip as an image that needs no script; empty if there is nothing to draw."""
     chart = strip(content)
-    if chart is None:
-        return ""
-    spec = chart.standalone(config("light")) | {"width": width}
-    for parameter in spec["params"]:
-        if parameter["name"] == "layer":
-            parameter["value"] = 0  # nothing is selected in a picture
-    svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
-    return f'<img alt="{escape(chart.caption)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
+    return "" if chart is None else image_html(chart, chart.caption)
 
 
 def findings_html(findings: Sequence[Finding]) -> str:

@@ -38,13 +38,14 @@ class Section:
     layout: Literal["rows", "pairs", "columns"] = "rows"  # one, up to two, up to three columns
     caption: str = ""  # how to read its charts, if they have no caption of their own
     after: str = ""  # HTML below the charts
+    before: str = ""  # HTML above them
 
     def html(self) -> str:
         """The section; the page's script draws the charts into it."""
         figures = "\n".join(_figure(chart) for chart in self.charts)
         caption = f'<p class="aid">{escape(self.caption)}</p>' if self.caption else ""
         return (
-            f'<section class="card"><div class="head"><h2>{escape(self.title)}</h2>{self.controls}</div>\n'
+            f'<section class="card"><div class="head"><h2>{escape(self.title)}</h2>{self.controls}</div>{self.before}\n'
             f'<div class="{self.layout}">\n{figures}\n</div>{caption}{self.after}</section>'
         )
 

@@ -1,8 +1,10 @@
-"""Charts of a page side by side in one PNG, for a README or a slide."""
+"""Charts of a page as pictures: side by side in one PNG for a slide, or one of them for a notebook."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from html import escape
 
 import vl_convert
 
@@ -25,6 +27,14 @@ def picture(charts: Sequence[Chart], widths: Sequence[int], height: int) -> byte
         "config": theme | {"padding": 16},
     }
     return bytes(vl_convert.vegalite_to_png(spec, scale=PIXELS))
+
+
+def image_html(chart: Chart, words: str, width: int = 620) -> str:
+    """A chart as an image that needs no script; `words` say what it shows."""
+    spec = chart.standalone(config("light")) | {"width": width}
+    spec["params"] = parameters(**_values([chart]))
+    svg = base64.b64encode(vl_convert.vegalite_to_svg(spec).encode()).decode()
+    return f'<img alt="{escape(words)}" style="max-width:100%" src="data:image/svg+xml;base64,{svg}">'
 
 
 def _values(charts: Sequence[Chart]) -> Spec:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from .chart import Chart, Spec, full_width, integer, parameters, series_colour, series_names, series_tooltip, tooltip
 
 HEAD = "The chosen head. Dashed: its trend carried on to where it saturates, if it grows."
+
+
+def measured(tables: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
+    """One column of the tables of some runs, with report (from 1), part, step and value; layer and head if any.
+
+    Empty where no run has the column.
+    """
+    parts = [
+        table[[name for name in ("step", "layer", "head") if name in table]].assign(
+            value=table[column], report=number, part="measured"
+        )
+        for number, table in enumerate(tables, start=1)
+        if column in table and table[column].notna().any()
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def head_line(table: pd.DataFrame, column: str, title: str, names: Sequence[str], limit: float | None) -> Chart:
@@ -28,15 +43,17 @@ def head_line(table: pd.DataFrame, column: str, title: str, names: Sequence[str]
     return Chart(name, full_width(spec, height=200), "", {name: table})
 
 
-def update_line(table: pd.DataFrame, column: str, title: str, names: Sequence[str]) -> Chart:
-    """A number of single updates; `table` has report, part, step and value."""
+def update_line(
+    table: pd.DataFrame, column: str, title: str, names: Sequence[str], events: Mapping[str, int] | None = None
+) -> Chart:
+    """A number of single updates; `table` has report, part, step and value. `events`: words at steps to mark."""
     name = f"line-{column.replace('_', '-')}"
     spec: Spec = {
         "title": {"text": title},
         "data": {"table": name},
         "params": parameters(names=list(names)),
         "transform": series_names(names),
-        "layer": [_line(table, names, "measured", strokeWidth=1.2)],
+        "layer": [_line(table, names, "measured", strokeWidth=1.2), *(_events(events) if events else [])],
     }
     return Chart(name, full_width(spec, height=200), "", {name: table})
 
@@ -65,3 +82,24 @@ def _limit(value: float) -> Spec:
         "mark": {"type": "rule", "style": "warning", "strokeDash": [2, 3], "tooltip": None},
         "encoding": {"y": {"field": "limit", "type": "quantitative"}},
     }
+
+
+def _events(events: Mapping[str, int]) -> list[Spec]:
+    """A vertical line for each, with its words at the top, one below the other."""
+    data = {"values": [{"step": step, "what": what, "place": n} for n, (what, step) in enumerate(events.items())]}
+    x = {"field": "step", "type": "quantitative"}
+    rule = {"type": "rule", "style": "warning", "strokeWidth": 1.5, "strokeDash": [2, 3]}
+    words = {"type": "text", "style": "warning", "align": "right", "dx": -5, "baseline": "top", "fontSize": 12}
+    tips = [{"field": "what", "title": "what"}, *tooltip(step=integer("step"))]
+    return [
+        {"data": data, "mark": rule, "encoding": {"x": x, "tooltip": tips}},
+        *(
+            {
+                "data": data,
+                "transform": [{"filter": f"datum.place == {n}"}],
+                "mark": words | {"dy": 14 * n},
+                "encoding": {"x": x, "y": {"value": 0}, "text": {"field": "what"}},
+            }
+            for n in range(len(events))
+        ),
+    ]

@@ -7,6 +7,7 @@ import pandas as pd
 from .chart import Chart, Spec, full_width, gradient_legend, integer, parameters, tooltip
 from .head_map import metric_label
 
+WIDE = 1000  # a metric whose values span this factor has a logarithmic colour scale
 CELLS = 60_000  # of a page; with more, measurements are left out evenly
 LOWEST = {"entropy_normalised", "entropy_min", "entropy_mean", "residual_ratio"}  # where trouble is a small number
 LAYERS = "A row is a layer, a column a measurement; of a layer's heads, the one that is worst off is shown."
@@ -24,8 +25,13 @@ def thinned(heads: pd.DataFrame) -> pd.DataFrame:
     return heads[heads["step"].isin(kept)]
 
 
-def step_maps(heads: pd.DataFrame, ends: dict[str, list[float]], number: int, title: str) -> list[Chart]:
-    """The map of layers and that of the chosen layer's heads; `number` tells the runs of a page apart."""
+def step_maps(
+    heads: pd.DataFrame, ends: dict[str, list[float]], number: int, title: str, warned: int | None = None
+) -> list[Chart]:
+    """The map of layers and that of the chosen layer's heads; `number` tells the runs of a page apart.
+
+    `warned` is a measured step to mark.
+    """
     table = f"steps-{number}"
     steps = [int(step) for step in sorted(heads["step"].unique())]
     kept = heads[["step", "layer", "head", *(metric for metric in ends if metric in heads)]]
@@ -40,8 +46,9 @@ def step_maps(heads: pd.DataFrame, ends: dict[str, list[float]], number: int, ti
         {"filter": "datum.place == 1"},
     ]
     chosen: list[Spec] = [{"filter": "datum.layer == layer"}]
-    of_layers = _map(table, worst, "layer", sorted(kept["layer"].unique()), steps, ends, title)
-    of_heads = _map(table, chosen, "head", sorted(kept["head"].unique()), steps, ends, title, "', layer ' + layer")
+    of_layers = _map(table, worst, "layer", sorted(kept["layer"].unique()), steps, ends, title, warned)
+    after = "', layer ' + layer"
+    of_heads = _map(table, chosen, "head", sorted(kept["head"].unique()), steps, ends, title, warned, after)
     return [
         Chart(f"layers-over-steps-{number}", of_layers, LAYERS, {table: kept}),
         Chart(f"heads-over-steps-{number}", of_heads, HEADS, {table: kept}),
@@ -56,18 +63,21 @@ def _map(
     steps: list[int],
     ends: dict[str, list[float]],
     title: str,
+    warned: int | None,
     after: str = "''",
 ) -> Spec:
     axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"}
-    domain = [{"expr": "extents[metric][0]"}, {"expr": "extents[metric][1]"}]
+    wide = {metric: low > 0 and WIDE * low < high for metric, (low, high) in ends.items()}
+    domain = [{"expr": _scaled(f"extents[metric][{end}]")} for end in (0, 1)]
+    unscaled = "format(wide[metric] ? pow(10, datum.value) : datum.value, '.3~g')"
     x = {"field": "step", "type": "ordinal", "scale": {"domain": steps, "padding": 0}, "axis": axis | {"title": "step"}}
     places = [int(number) for number in numbers]
     y = {"field": rows, "type": "ordinal", "scale": {"domain": places, "padding": 0}, "axis": axis | {"title": rows}}
     colour = {
-        "field": "value",
+        "field": "colour",
         "type": "quantitative",
         "scale": {"domain": domain, "range": "heatmap", "clamp": True, "zero": False, "nice": False},
-        "legend": gradient_legend(format=".3~g", tickCount=4),
+        "legend": gradient_legend(labelExpr=unscaled, tickCount=4),
     }
     tips = tooltip(step=integer("step"), layer=integer("layer"), head=integer("head"), value="value")
     cells = {
@@ -87,8 +97,26 @@ def _map(
             **({"subtitle": title} if title else {}),
         },
         "data": {"table": table},
-        "params": parameters(layer=1, head=1, metric=next(iter(ends)), extents=ends, titles=labels),
-        "transform": [{"calculate": "datum[metric]", "as": "value"}, {"filter": "isValid(datum.value)"}],
-        "layer": [cells, frame],
+        "params": parameters(layer=1, head=1, metric=next(iter(ends)), extents=ends, wide=wide, titles=labels),
+        "transform": [
+            {"calculate": "datum[metric]", "as": "value"},
+            {"filter": "isValid(datum.value)"},
+            {"calculate": _scaled("datum.value"), "as": "colour"},
+        ],
+        "layer": [cells, frame, *([] if warned is None else [_warning(warned, x)])],
     }
     return full_width(spec, height=min(max(16 * len(places), 64), 420))
+
+
+def _scaled(value: str) -> str:
+    """An expression of Vega: the value, or its logarithm where the chosen metric spans a wide range."""
+    return f"wide[metric] ? log({value}) / LN10 : {value}"
+
+
+def _warning(step: int, x: Spec) -> Spec:
+    return {
+        "data": {"values": [{"step": step}]},
+        "transform": [{"calculate": "'first warning'", "as": "what"}],
+        "mark": {"type": "rule", "stroke": "white", "strokeWidth": 3, "strokeDash": [4, 3]},
+        "encoding": {"x": x, "tooltip": [{"field": "what", "title": "what"}, *tooltip(step=integer("step"))]},
+    }

@@ -11,8 +11,9 @@ import pandas as pd
 from .chart import Chart
 from .diagnosis_page import choice_bar, metric_menu
 from .head_map import extents
-from .page import Section, about_html, document, notes_html, series_cards, table_html
-from .step_lines import HEAD, head_line, update_line
+from .page import Section, about_html, bullet_list, document, notes_html, series_cards, table_html
+from .picture import image_html
+from .step_lines import HEAD, head_line, measured, update_line
 from .step_map import step_maps, thinned
 
 SHOWN = ("logit_max", "gap_mean", "entropy_normalised", "sink_strongest", "sink", "gap_max", "qk_trace", "qk_scale")
@@ -63,6 +64,19 @@ def watch_page(content: WatchContent, footer: str) -> str:
     return document(title, lead, [section for section in sections if section.charts], choice, rest, footer)
 
 
+def watch_notebook_html(content: WatchContent) -> str:
+    """For a notebook: what was told, the heads over training and the loss, as pictures without scripts."""
+    heads = thinned(_columns(content.heads[0]))
+    ends = extents([heads.drop(columns="step")])
+    metric = next((name for name in SHOWN if name in ends), "")
+    told = [str(sentence).partition(" What helps:")[0] for sentence in content.warnings[0]["sentence"]]
+    words = bullet_list([f"▲ {sentence}" for sentence in told] or ["✓ No warning."])
+    charts = step_maps(heads, {metric: ends[metric]}, 1, "")[:1] if metric else []
+    charts += _update_lines(content)[:1]
+    pictures = "".join(f"<div>{image_html(chart, chart.caption)}</div>" for chart in charts)
+    return f"<div><b>{escape(content.names[0])}, watched</b><br>{escape(content.about[0])}{words}{pictures}</div>"
+
+
 def _columns(heads: pd.DataFrame) -> pd.DataFrame:
     return heads[["step", "layer", "head", *(name for name in SHOWN if name in heads)]]
 
@@ -98,26 +112,18 @@ def _warning_boxes(told: pd.DataFrame) -> str:
 def _head_lines(content: WatchContent, shown: Sequence[pd.DataFrame]) -> list[Chart]:
     charts = []
     for column, title in HEAD_TITLES.items():
-        parts = [
-            heads[["step", "layer", "head"]].assign(value=heads[column], report=number, part="measured")
-            for number, heads in enumerate(shown, start=1)
-            if column in heads
-        ]
-        if parts:
+        table = measured(shown, column)
+        if len(table):
             ahead = content.forecasts[content.forecasts["column"] == column].drop(columns="column")
-            table = pd.concat([*parts, *([ahead.assign(part="forecast")] if len(ahead) else [])], ignore_index=True)
-            charts.append(head_line(table, column, title, content.names, content.limits.get(column)))
+            whole = pd.concat([table, ahead.assign(part="forecast")], ignore_index=True) if len(ahead) else table
+            charts.append(head_line(whole, column, title, content.names, content.limits.get(column)))
     return charts
 
 
 def _update_lines(content: WatchContent) -> list[Chart]:
-    charts = []
-    for column, title in UPDATE_TITLES.items():
-        parts = [
-            updates[["step"]].assign(value=updates[column], report=number, part="measured")
-            for number, updates in enumerate(content.updates, start=1)
-            if column in updates and updates[column].notna().any()
-        ]
-        if parts:
-            charts.append(update_line(pd.concat(parts, ignore_index=True), column, title, content.names))
-    return charts
+    tables = {column: measured(content.updates, column) for column in UPDATE_TITLES}
+    return [
+        update_line(table, column, UPDATE_TITLES[column], content.names)
+        for column, table in tables.items()
+        if len(table)
+    ]

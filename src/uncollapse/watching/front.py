@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from uncollapse.diagnosis import Diagnosis
 from uncollapse.diagnosis.listening import Listener, listeners_of
 from uncollapse.diagnosis.tap import prepare, refuse_without_attention
+from uncollapse.extras import MissingExtraError, require
 from uncollapse.models.plain import Plan, in_backward
 
 from .alarm import Alarm
@@ -166,6 +167,15 @@ class Watch(Listener):
         """What was told: step, kind, layers, heads as (layer, head), and the sentence."""
         columns = ["step", "kind", "layers", "heads", "sentence"]
         return pd.DataFrame([[getattr(news, name) for name in columns] for news in self._warnings], columns=columns)
+
+    def _repr_html_(self) -> str | None:
+        try:
+            require("altair", "vl_convert")
+        except MissingExtraError:
+            return None  # a notebook then shows the text
+        from .pages import notebook_view  # charts are loaded when they are drawn
+
+        return notebook_view(type(self.model).__name__, self)
 
     def close(self) -> None:
         """End the watch: nothing is left in the model or the optimizer, and the tables stay."""

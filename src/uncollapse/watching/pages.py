@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,12 +18,17 @@ from uncollapse.extras import require
 from .detectors.forecast import REACH, by_step, trend
 from .reading import WatchedRun, read
 
+if TYPE_CHECKING:
+    from uncollapse.report.watch_page import WatchContent
+
+    from .front import Watch
+
 
 def write_page(paths: Sequence[Path], out: str | os.PathLike[str], force: bool = False) -> Path:
     """Write the page of one file, or of two to four laid over each other."""
     require("altair", "vl_convert")
     from uncollapse.report.page import write
-    from uncollapse.report.watch_page import WatchContent, watch_page
+    from uncollapse.report.watch_page import watch_page
 
     if not 1 <= len(paths) <= 4:
         raise ValueError(f"a page shows one to four runs, got {len(paths)}.")
@@ -29,8 +36,25 @@ def write_page(paths: Sequence[Path], out: str | os.PathLike[str], force: bool =
     for path, run in zip(paths, runs, strict=True):
         if run.heads.empty:
             raise ValueError(f"{path} has no heads in it: the watch saw no attention.")
-    names = _names(paths)
-    content = WatchContent(
+    return write(watch_page(content_of(_names(paths), runs), footer()), out, force)
+
+
+def notebook_view(name: str, watched: Watch) -> str:
+    """What a notebook shows of a watch."""
+    from uncollapse.report.watch_page import watch_notebook_html
+
+    tables = watched.heads, watched.layers, watched.optimizer, watched.updates, watched.warnings
+    run = WatchedRun({"model": name}, *tables)
+    if run.heads.empty:
+        return f"<div><b>{escape(name)}, watched</b>: nothing is measured yet.</div>"
+    return watch_notebook_html(content_of([name], [run]))
+
+
+def content_of(names: Sequence[str], runs: Sequence[WatchedRun]) -> WatchContent:
+    """Watched runs in the form that `report/` takes."""
+    from uncollapse.report.watch_page import WatchContent
+
+    return WatchContent(
         names,
         [_about(run) for run in runs],
         [run.heads for run in runs],
@@ -44,7 +68,6 @@ def write_page(paths: Sequence[Path], out: str | os.PathLike[str], force: bool =
             if run.cut
         ],
     )
-    return write(watch_page(content, footer()), out, force)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 DOCUMENT, PAGE, FOLDER = Path("docs/report.md"), "report.html", Path("docs/images")
+DEMO_TABLES = Path("studies/results/demo")
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

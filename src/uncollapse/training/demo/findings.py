@@ -1,168 +1,131 @@
-"""The five findings of the demo, computed from its numbers."""
+"""What the demo says of its numbers: sentences for a reader who meets all of this for the first time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from uncollapse.report.differences import number
+from .depth import BOTH, HIDDEN_ONLY, PLAIN, SKIP_ONLY, collapse_depth
+from .runs import TrainedRun
 
-from ..compare import RunComparison
-from ..compare.measures import BITS, final_value, head_means, layer_history
-from ..compare.reading import RecordedRun
-from .depth import which_knob
-
-ALIKE = 0.02  # bits per byte; smaller gaps may be due to the seed
-BeforeAfter = tuple[float, float]  # value before and after training
+ALIKE = 0.03  # bits per byte; a smaller difference may be due to the seed
+VISIBLE = 0.05  # of a number between 0 and 1; a smaller difference is not worth a sentence of its own
+FORECAST = "forecast"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Results of one method; None where a run did not get that far."""
+class Warned:
+    """The first warning of a run: the forecast if there is one."""
 
-    name: str
-    steps: int
-    bits: float | None  # held-out bits per byte
-    residual: BeforeAfter | None  # residual ratio of the last layer
-    entropy: BeforeAfter | None  # normalised entropy, mean over layers
-    trace: BeforeAfter | None  # tr W, mean over heads
-    scale: BeforeAfter | None  # tr W'W, mean over heads
-    collapses: tuple[str, ...] = ()  # kinds of collapse in the last diagnosis
-    state: str = "finished"
+    step: int
+    sentence: str
+    ahead: bool
 
 
-def five_findings(depth: pd.DataFrame, outcomes: Sequence[Outcome]) -> list[str]:
-    """One sentence each on depth at initialisation, learning, tokens, attention and LocAteR."""
-    deepest = depth[depth["depth"] == depth["depth"].max()]
-    knob = which_knob(deepest)
+def first_warning(warnings: pd.DataFrame) -> Warned | None:
+    """The first forecast, or else the first warning of any kind; None without one."""
+    forecasts = warnings[warnings["kind"] == FORECAST]
+    told = forecasts if len(forecasts) else warnings
+    if told.empty:
+        return None
+    first = told.iloc[0]
+    return Warned(int(first["step"]), str(first["sentence"]), bool(len(forecasts)))
+
+
+def depth_findings(depth: pd.DataFrame) -> list[str]:
+    """On attention alone, at initialisation."""
+    last = int(depth["depth"].max())
+    plain, inherited, skip, both = (collapse_depth(depth, name) for name in (PLAIN, HIDDEN_ONLY, SKIP_ONLY, BOTH))
+    sentences = [
+        f"With attention alone the tokens are as good as equal after {plain} layer{'s' if plain > 1 else ''}."
+        if plain
+        else "With attention alone the tokens stay apart at this depth."
+    ]
+    if inherited is None:
+        sentences.append("With scores inherited from layer to layer they stay apart.")
+    elif plain is None or inherited > plain:
+        sentences.append(f"Scores that are inherited from layer to layer put this off to layer {inherited}.")
+    else:
+        sentences.append("Scores that are inherited from layer to layer do not change that.")
+    if skip is None and both is None:
+        sentences.append(f"A skip, which hands each token a part of itself, keeps them apart in all {last} layers.")
+    elif skip is not None:
+        sentences.append(f"A skip, which hands each token a part of itself, puts it off to layer {skip}.")
+    return sentences
+
+
+def wrong_findings(plain: TrainedRun, helped: TrainedRun, remedy: str) -> list[str]:
+    """On the run at too high a rate, and on the same run with a remedy."""
+    warned, bad = first_warning(plain.warnings), plain.went_bad
+    growth = plain.heads["logit_max"].max()
+    sentences = [f"At this learning rate the largest attention score grows to {growth:,.0f}."]
+    if warned is None:
+        sentences.append("The watch did not warn.")
+    elif warned.ahead:
+        sentences.append(f"The watch saw it coming and warned at update {warned.step}.")
+    else:
+        sentences.append(f"The watch warned at update {warned.step}.")
+    sentences.append(_lead(warned, bad))
+    held = helped.heads["logit_max"].max()
+    sentences.append(f"With {remedy}, at the same rate, the largest score is {held:,.0f}.")
+    if helped.went_bad is not None:
+        sentences.append(f"But the loss went bad here as well, at update {helped.went_bad}.")
+    elif bad is not None:
+        sentences.append("And the loss goes on falling.")
+    return sentences
+
+
+def _lead(warned: Warned | None, bad: int | None) -> str:
+    """How long before the loss the warning came."""
+    if bad is None:
+        return "The loss did not go bad within this run."
+    if warned is None or warned.step == bad:
+        return f"The loss went bad at update {bad}."
+    gap = abs(bad - warned.step)
+    return f"The loss went bad {gap} update{'s' if gap > 1 else ''} {'later' if warned.step < bad else 'earlier'}."
+
+
+def inherited_findings(plain: TrainedRun, inherited: TrainedRun) -> list[str]:
+    """On inherited scores at a rate that suits the network."""
+    gap = inherited.held_out - plain.held_out
+    if abs(gap) < ALIKE:
+        learning = (
+            f"Both learn equally well: held-out text differs by {abs(gap):.3f} bits per byte, which may be chance."
+        )
+    else:
+        learning = (
+            f"Held-out text costs {abs(gap):.3f} bits per byte {'fewer' if gap < 0 else 'more'} with inherited scores; "
+            "of a single seed, this may be chance."
+        )
     return [
-        f"Depth, at initialisation: {knob[0].lower()}{knob[1:]}",
-        learning(outcomes),
-        tokens(outcomes),
-        attention(outcomes),
-        locater(outcomes),
+        learning,
+        _change(
+            _last_layer(inherited, "cosine_mean") - _last_layer(plain, "cosine_mean"),
+            "Tokens of the last layer are {} with inherited scores: their mean cosine is {:.2f} {}.",
+            ("more alike", "higher", "more different", "lower"),
+            "Tokens of the last layer are about as different as with plain attention.",
+        ),
+        _change(
+            _mean(inherited, "entropy_normalised") - _mean(plain, "entropy_normalised"),
+            "Attention looks {}: its entropy is {:.2f} of the possible {}.",
+            ("more widely", "higher", "more narrowly", "lower"),
+            "Attention looks about as widely as before.",
+        ),
     ]
 
 
-def learning(outcomes: Sequence[Outcome]) -> str:
-    """Held-out bits per byte of each method, and how far apart they are."""
-    known = [(o.name, o.bits) for o in outcomes if o.bits is not None]
-    lost = "".join(f" {o.name} {o.state}." for o in outcomes if o.bits is None)
-    if not known:
-        return f"Learning: no run has held-out numbers.{lost}"
-    listed = ", ".join(f"{name} {bits:.3f}" for name, bits in known)
-    return (
-        f"Learning, {max(o.steps for o in outcomes)} steps: held-out bits per byte {listed}; {_order(known)}; "
-        f"one seed each, so no spread is known.{lost}"
-    )
+def _change(gap: float, words: str, kinds: tuple[str, str, str, str], none: str) -> str:
+    if not abs(gap) >= VISIBLE:
+        return none
+    what, way = kinds[:2] if gap > 0 else kinds[2:]
+    return words.format(what, abs(gap), way)
 
 
-def _order(known: Sequence[tuple[str, float]]) -> str:
-    """Which method is lowest and which is highest; `known` has names and bits per byte."""
-    values = [bits for _, bits in known]
-    near = [(name, bits) for name, bits in known if bits - min(values) < ALIKE]
-    width = max(bits for _, bits in near) - min(values)
-    if len(near) == len(known):
-        return f"all within {width:.3f}, which may be chance"
-    last = f"highest with {max(known, key=lambda pair: pair[1])[0]}, {max(values) - min(values):.3f} above the lowest"
-    if len(near) == 1:
-        return f"lowest with {near[0][0]}, {last}"
-    names = [name for name, _ in near]
-    return f"{', '.join(names[:-1])} and {names[-1]} within {width:.3f} of each other, {last}"
+def _last_layer(run: TrainedRun, column: str) -> float:
+    last = run.layers[run.layers["step"] == run.layers["step"].max()]
+    return float(last.loc[last["layer"].idxmax(), column])
 
 
-def tokens(outcomes: Sequence[Outcome]) -> str:
-    """Residual ratio of the last layer before and after training."""
-    return (
-        f"Tokens: residual ratio of the last layer before and after training {_changes(outcomes, _residual)}; "
-        f"{_verdict(outcomes, 'rank collapse')}."
-    )
-
-
-def attention(outcomes: Sequence[Outcome]) -> str:
-    """Normalised entropy of attention before and after training."""
-    return (
-        f"Attention: normalised entropy (1: even) before and after training {_changes(outcomes, _entropy)}; "
-        f"{_verdict(outcomes, 'entropy collapse')}."
-    )
-
-
-def locater(outcomes: Sequence[Outcome], name: str = "LocAteR", plain: str = "self-attention") -> str:
-    """Whether the penalty changed the query-key matrices as intended, and its cost in bits per byte."""
-    found = {outcome.name: outcome for outcome in outcomes}
-    held, free = found[name], found[plain]
-    if held.trace is None or free.trace is None or held.scale is None or free.scale is None:
-        return f"LocAteR: cannot be judged, since a diagnosis of {name} or {plain} is missing."
-    nearer = abs(held.trace[1] - 1) < abs(free.trace[1] - 1)
-    smaller = held.scale[1] < free.scale[1]
-    said = (
-        f"LocAteR: mean tr W ends at {number(held.trace[1])}, {'nearer to' if nearer else 'no nearer to'} 1 than "
-        f"self-attention's {number(free.trace[1])}, and tr WᵀW at {number(held.scale[1])}, "
-        f"{'below' if smaller else 'not below'} its {number(free.scale[1])}"
-    )
-    if held.bits is None or free.bits is None:
-        return f"{said}; what that does to learning is not known."
-    gap = held.bits - free.bits
-    return f"{said}; bits per byte {_price(gap)} (one seed)."
-
-
-def _price(gap: float) -> str:
-    size = f"{abs(gap):.3f}"
-    return "equal to three decimals" if size == "0.000" else f"{size} {'higher' if gap > 0 else 'lower'}"
-
-
-def _residual(outcome: Outcome) -> BeforeAfter | None:
-    return outcome.residual
-
-
-def _entropy(outcome: Outcome) -> BeforeAfter | None:
-    return outcome.entropy
-
-
-def _changes(outcomes: Sequence[Outcome], of: Callable[[Outcome], BeforeAfter | None]) -> str:
-    parts = []
-    for outcome in outcomes:
-        change = of(outcome)
-        values = "not measured" if change is None else " → ".join(map(_three, change))
-        parts.append(f"{outcome.name} {values}")
-    return ", ".join(parts)
-
-
-def _three(value: float) -> str:
-    """Three decimals, so that 0.998 is not shown as 1; scientific notation for small values."""
-    return f"{value:.3f}" if value >= 0.01 else number(value)
-
-
-def _verdict(outcomes: Sequence[Outcome], kind: str) -> str:
-    collapsed = [outcome.name for outcome in outcomes if kind in outcome.collapses]
-    return f"{kind} in {' and '.join(collapsed)}" if collapsed else f"no {kind} in any of them"
-
-
-def outcomes_of(comparison: RunComparison) -> list[Outcome]:
-    """The results of each method, read from its run."""
-    return [_outcome(group.name, group.runs[0]) for group in comparison.groups]
-
-
-def _outcome(name: str, run: RecordedRun) -> Outcome:
-    verdicts = [] if run.last_diagnosis is None else run.last_diagnosis.verdicts
-    layers = layer_history(run)
-    residual, entropy = (layers[layers["measure"] == key] for key in ("residual_ratio", "entropy_normalised"))
-    return Outcome(
-        name=name,
-        steps=run.last_step,
-        bits=final_value(run, BITS) if run.finished else None,
-        residual=_change(residual[residual["layer"] == residual["layer"].max()]),
-        entropy=_change(entropy.groupby("step", as_index=False)["value"].mean()),
-        trace=_change(head_means(run, "qk_trace")),
-        scale=_change(head_means(run, "qk_scale")),
-        collapses=tuple({verdict.kind: None for verdict in verdicts if verdict.is_collapse}),
-        state=run.state,
-    )
-
-
-def _change(table: pd.DataFrame) -> BeforeAfter | None:
-    """First and last value of a table with step and value; None if it has fewer than two rows."""
-    values = table.dropna(subset="value").sort_values("step")["value"]
-    return (float(values.iloc[0]), float(values.iloc[-1])) if len(values) > 1 else None
+def _mean(run: TrainedRun, column: str) -> float:
+    return float(run.layers.loc[run.layers["step"] == run.layers["step"].max(), column].mean())

@@ -50,7 +50,7 @@ def run(settings: ListOptions) -> int:
     rows.append(("claims", "both", "3 min", "", "every statement of the two papers with a computed verdict"))
     rows.append(("calibration", "", "minutes", "", "thresholds of a diagnosis, false and missed alarms"))
     rows.append(("models", "", "seconds", "", "diagnoses of small models that others trained"))
-    rows.append(("pictures", "", "seconds", "", "pictures of the report page in docs/images"))
+    rows.append(("pictures", "", "minutes", "", "pictures of the report page and the demo in docs/images"))
     rows.append(("results", "both", "seconds", "", "docs/results.md and README's table, from the committed results"))
     print(text_table(rows))
     return 0

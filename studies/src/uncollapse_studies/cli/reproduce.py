@@ -15,8 +15,8 @@ COMMANDS = {  # name -> one line for --help; the command itself is NAME.py
     "claims": "check every statement of the two papers",
     "calibration": "choose the thresholds of a diagnosis, and count false and missed alarms of its verdicts",
     "models": "diagnose small models that others trained",
-    "pictures": "photograph the report page for docs/images in a checkout of uncollapse",
-    "results": "write docs/results.md, its pictures and README's table in a checkout of uncollapse",
+    "pictures": "write the pictures of docs/images in a checkout: the report page and the demo",
+    "results": "write docs/results.md, its pictures and README's table of remedies in a checkout of uncollapse",
 }
 
 
