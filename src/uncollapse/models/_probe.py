@@ -18,7 +18,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ._calls import HOPFIELD, MULTIHEAD, PRODUCTS, SDPA, SOFTMAX, factors, multihead_call
+from ._attention_call import SDPA
+from ._calls import HOPFIELD, MULTIHEAD, PRODUCTS, SOFTMAX, factors, multihead_call
 from ._plan import CallKind
 from ._torch_internals import without_modes
 

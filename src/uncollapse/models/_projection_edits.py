@@ -52,7 +52,7 @@ def edit_projection(module: nn.Module, args: tuple[Any, ...], result: Tensor) ->
     sizes, changes = _pieces(sides, result.shape[-1])
     pieces = [
         piece if change is None else _edited_heads(layer, change[0], piece, change[1].size)
-        for piece, change in zip(result.split(sizes, dim=-1), changes, strict=True)
+        for piece, change in zip(torch.split(result, sizes, dim=-1), changes, strict=True)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
 

@@ -65,9 +65,10 @@ class MixedValues(Edit):
     def _plus(self, out: Tensor, key: str, values: Tensor, call: AttentionCall) -> Tensor:
         """The output and a coefficient times values (B, G, Q, Dv), in one pass."""
         values = _all_heads(values, call)
-        if self.learned:
-            return torch.addcmul(out, self.coefficient(key), values)
-        return torch.add(out, values, alpha=self.start[key])
+        coefficient = self.coefficient(key)
+        if isinstance(coefficient, Tensor):
+            return torch.addcmul(out, coefficient, values)
+        return torch.add(out, values, alpha=coefficient)
 
     def _acts(self, key: str) -> bool:
         return self.learned or self.start[key] != 0
