@@ -33,8 +33,9 @@ class QueryKeyScores:
         self.scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
 
     def rows(self, start: int, stop: int, keys: int) -> Tensor:
-        groups = self.k.shape[1]
-        q = self.q[..., start:stop, :].float().mul(self.scale).unflatten(1, (groups, -1))  # (B, G, H/G, rows, D)
+        (batch, heads), groups, size = self.shape[:2], self.k.shape[1], self.q.shape[3]
+        q = self.q[..., start:stop, :].float().mul(self.scale)
+        q = q.reshape(batch, groups, heads // groups, stop - start, size)
         return (q @ self.k[:, :, None, :keys].mT).flatten(1, 2)
 
     def part(self, first: int, last: int) -> QueryKeyScores:

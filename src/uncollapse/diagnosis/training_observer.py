@@ -17,10 +17,10 @@ from .observer import Observer
 class TrainingObserver(Observer):
     """Measures the first `sequences` sequences in full, and of all others the largest logits, which are exact.
 
-    With `sequences=0` the largest logits are all there is. Ranks, which need a decomposition, are left out.
+    Ranks, which need a decomposition, are left out.
     """
 
-    def __init__(self, name: str = "model", sequences: int = 8) -> None:
+    def __init__(self, name: str, sequences: int) -> None:
         super().__init__(name, decompositions=0)
         self.sequences = sequences
         self.failures: dict[str, str] = {}  # what failed -> why

@@ -46,7 +46,7 @@ class Cosines:
     def _count(self, cosines: Tensor, own: bool) -> None:
         """Count a tile; that of tokens with themselves has each pair twice."""
         if own:
-            first, second = torch.triu_indices(*cosines.shape, 1)
+            first, second = torch.triu_indices(len(cosines), len(cosines), 1)
             cosines = cosines[first, second]
         self.histogram.add(cosines.clamp_(-1.0, 1.0))
 
