@@ -8,7 +8,7 @@ from .chart import Chart, Spec, full_width, gradient_legend, integer, parameters
 
 CAPTION = (
     "A square has a row and a column for each token; a cell is the cosine of two of them. Yellow: they point the same "
-    "way. A square that is yellow all over is a network that cannot tell its tokens apart."
+    "way. Where a square is yellow all over, the tokens are all but equal."
 )
 
 

@@ -131,7 +131,7 @@ def _acts(content: DemoContent) -> list[Section]:
                     replace(cosine_squares(table, f"cosines-{number}", name), caption="")
                     for number, (name, table) in enumerate(content.cosines.items(), start=1)
                 ),
-                depth_networks(content.depth, content.networks, solid=len(content.networks)),
+                depth_networks(content.depth, content.networks, solid=len(content.networks) - 1),
             ],
             before=_words(ALONE) + first,
             caption=SQUARES_CAPTION,
@@ -179,7 +179,7 @@ def _map(act: WatchedAct, number: int) -> Chart:
     """The largest score of every layer over a run."""
     heads = thinned(act.heads[number - 1])
     name = act.names[number - 1]
-    chart = step_maps(heads, _ends(act), number, name, act.events.get("first warning") if number == 1 else None)[0]
+    chart = step_maps(heads, _ends(act), number, name, act.events.get("warning") if number == 1 else None)[0]
     return replace(chart, caption="")
 
 

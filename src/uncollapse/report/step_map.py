@@ -7,7 +7,9 @@ import pandas as pd
 from .chart import Chart, Spec, full_width, gradient_legend, integer, parameters, tooltip
 from .head_map import metric_label
 
-WIDE = 1000  # a metric whose values span this factor has a logarithmic colour scale
+# Metrics that grow by factors: where their values span WIDE, colours are logarithmic, down to LEAST of the largest.
+GROWING = {"logit_max", "gap_mean", "gap_max", "qk_scale"}
+WIDE, LEAST = 1e3, 1e-5
 CELLS = 60_000  # of a page; with more, measurements are left out evenly
 LOWEST = {"entropy_normalised", "entropy_min", "entropy_mean", "residual_ratio"}  # where trouble is a small number
 LAYERS = "A row is a layer, a column a measurement; of a layer's heads, the one that is worst off is shown."
@@ -66,10 +68,12 @@ def _map(
     warned: int | None,
     after: str = "''",
 ) -> Spec:
-    axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity"}
-    wide = {metric: low > 0 and WIDE * low < high for metric, (low, high) in ends.items()}
+    axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "parity", "labelSeparation": 8}
+    wide = {metric: metric in GROWING and WIDE * max(0.0, low) < high for metric, (low, high) in ends.items()}
+    floors = {metric: max(low, LEAST * high) for metric, (low, high) in ends.items()}
     domain = [{"expr": _scaled(f"extents[metric][{end}]")} for end in (0, 1)]
-    unscaled = "format(wide[metric] ? pow(10, datum.value) : datum.value, '.3~g')"
+    unscaled = "wide[metric] ? pow(10, datum.value) : datum.value"
+    label = f"format({unscaled}, abs({unscaled}) < 1000 ? '.3~g' : ',.0f')"
     x = {"field": "step", "type": "ordinal", "scale": {"domain": steps, "padding": 0}, "axis": axis | {"title": "step"}}
     places = [int(number) for number in numbers]
     y = {"field": rows, "type": "ordinal", "scale": {"domain": places, "padding": 0}, "axis": axis | {"title": rows}}
@@ -77,7 +81,7 @@ def _map(
         "field": "colour",
         "type": "quantitative",
         "scale": {"domain": domain, "range": "heatmap", "clamp": True, "zero": False, "nice": False},
-        "legend": gradient_legend(labelExpr=unscaled, tickCount=4),
+        "legend": gradient_legend(labelExpr=label, tickCount=4),
     }
     tips = tooltip(step=integer("step"), layer=integer("layer"), head=integer("head"), value="value")
     cells = {
@@ -97,7 +101,9 @@ def _map(
             **({"subtitle": title} if title else {}),
         },
         "data": {"table": table},
-        "params": parameters(layer=1, head=1, metric=next(iter(ends)), extents=ends, wide=wide, titles=labels),
+        "params": parameters(
+            layer=1, head=1, metric=next(iter(ends)), extents=ends, wide=wide, floors=floors, titles=labels
+        ),
         "transform": [
             {"calculate": "datum[metric]", "as": "value"},
             {"filter": "isValid(datum.value)"},
@@ -105,12 +111,12 @@ def _map(
         ],
         "layer": [cells, frame, *([] if warned is None else [_warning(warned, x)])],
     }
-    return full_width(spec, height=min(max(16 * len(places), 64), 420))
+    return full_width(spec, height=min(max(16 * len(places), 96), 420))
 
 
 def _scaled(value: str) -> str:
     """An expression of Vega: the value, or its logarithm where the chosen metric spans a wide range."""
-    return f"wide[metric] ? log({value}) / LN10 : {value}"
+    return f"wide[metric] ? log(max({value}, floors[metric])) / LN10 : {value}"
 
 
 def _warning(step: int, x: Spec) -> Spec:

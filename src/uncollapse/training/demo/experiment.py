@@ -42,7 +42,7 @@ class Demo:
         too_high, helped, usual, hopfield = (self.runs[name] for name in RUNS)
         return [
             depth_findings(self.depth),
-            wrong_findings(too_high, helped, REMEDY),
+            wrong_findings(too_high, helped, usual, REMEDY),
             inherited_findings(usual, hopfield),
         ]
 
@@ -58,7 +58,7 @@ class Demo:
                     "held-out bits per byte": round(run.held_out, 3),
                     "loss went bad at update": "" if run.went_bad is None else str(run.went_bad),
                     "largest score": float(f"{run.heads['logit_max'].max():.3g}"),
-                    "cosine of tokens, last layer": round(float(last["cosine_mean"].iloc[-1]), 3),
+                    "cosine of tokens": round(float(last["cosine_mean"].mean()), 3),
                     "entropy, normalised": round(float(last["entropy_normalised"].mean()), 3),
                 }
             )
@@ -68,9 +68,9 @@ class Demo:
         """The content of the demo's page."""
         too_high, helped, usual, hopfield = (self.runs[name] for name in RUNS)
         warned = first_warning(too_high.warnings)
-        events = {} if warned is None else {"first warning": warned.step}
+        events = {} if warned is None else {"warning": warned.step}
         if too_high.went_bad is not None:
-            events["the loss goes bad"] = too_high.went_bad
+            events["goes bad"] = too_high.went_bad
         shown = self.depth[self.depth["attention"].isin(NAMES)]
         numbers = {name: number for number, name in enumerate(NAMES, start=1)}
         return DemoContent(
@@ -101,7 +101,7 @@ def demonstrate(
 ) -> Demo:
     """Measure and train everything; the files of the watches go to `folder`."""
     ratios = residual_by_depth(embedded_bytes(4, 64), depth=depth, seeds=seeds, tick=on_network)
-    layers = [layer for layer in (0, 1, 2, 3, 4, 6, 12) if layer <= depth]
+    layers = [layer for layer in (0, 1, 2, 3, 4, 6, 8) if layer <= depth]
     ids = embedded_bytes(1, TOKENS)
     cosines = {v.name: cosines_by_depth(ids, v, layers) for v in VARIANTS if v.name in SQUARES}
     runs = {}

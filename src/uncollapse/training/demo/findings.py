@@ -47,16 +47,18 @@ def depth_findings(depth: pd.DataFrame) -> list[str]:
     elif plain is None or inherited > plain:
         sentences.append(f"Scores that are inherited from layer to layer put this off to layer {inherited}.")
     else:
-        sentences.append("Scores that are inherited from layer to layer do not change that.")
+        sentences.append("Scores that are inherited from layer to layer hardly change that.")
     if skip is None and both is None:
-        sentences.append(f"A skip, which hands each token a part of itself, keeps them apart in all {last} layers.")
+        sentences.append(
+            f"A skip, which hands each token a part of itself, slows this down: they still differ after {last} layers."
+        )
     elif skip is not None:
         sentences.append(f"A skip, which hands each token a part of itself, puts it off to layer {skip}.")
     return sentences
 
 
-def wrong_findings(plain: TrainedRun, helped: TrainedRun, remedy: str) -> list[str]:
-    """On the run at too high a rate, and on the same run with a remedy."""
+def wrong_findings(plain: TrainedRun, helped: TrainedRun, healthy: TrainedRun, remedy: str) -> list[str]:
+    """On the run at too high a rate, on the same run with a remedy, and on the warning in a healthy run."""
     warned, bad = first_warning(plain.warnings), plain.went_bad
     growth = plain.heads["logit_max"].max()
     sentences = [f"At this learning rate the largest attention score grows to {growth:,.0f}."]
@@ -67,12 +69,19 @@ def wrong_findings(plain: TrainedRun, helped: TrainedRun, remedy: str) -> list[s
     else:
         sentences.append(f"The watch warned at update {warned.step}.")
     sentences.append(_lead(warned, bad))
+    if warned is not None and warned.ahead:
+        false = (healthy.warnings["kind"] == FORECAST).any()
+        sentences.append(
+            "The same forecast comes in a healthy run as well (below), so it is not always right."
+            if false
+            else "In a healthy run of the same network (below) there is no such forecast."
+        )
     held = helped.heads["logit_max"].max()
     sentences.append(f"With {remedy}, at the same rate, the largest score is {held:,.0f}.")
     if helped.went_bad is not None:
         sentences.append(f"But the loss went bad here as well, at update {helped.went_bad}.")
     elif bad is not None:
-        sentences.append("And the loss goes on falling.")
+        sentences.append("And the loss does not go bad.")
     return sentences
 
 
@@ -101,14 +110,14 @@ def inherited_findings(plain: TrainedRun, inherited: TrainedRun) -> list[str]:
     return [
         learning,
         _change(
-            _last_layer(inherited, "cosine_mean") - _last_layer(plain, "cosine_mean"),
-            "Tokens of the last layer are {} with inherited scores: their mean cosine is {:.2f} {}.",
+            _mean(inherited, "cosine_mean") - _mean(plain, "cosine_mean"),
+            "Tokens are {} than with plain attention: their mean cosine, over all layers, is {} by {:.2f}.",
             ("more alike", "higher", "more different", "lower"),
-            "Tokens of the last layer are about as different as with plain attention.",
+            "Tokens are about as different as with plain attention.",
         ),
         _change(
             _mean(inherited, "entropy_normalised") - _mean(plain, "entropy_normalised"),
-            "Attention looks {}: its entropy is {:.2f} of the possible {}.",
+            "Attention looks {}: its entropy is {} by {:.2f} of what it could be.",
             ("more widely", "higher", "more narrowly", "lower"),
             "Attention looks about as widely as before.",
         ),
@@ -119,13 +128,9 @@ def _change(gap: float, words: str, kinds: tuple[str, str, str, str], none: str)
     if not abs(gap) >= VISIBLE:
         return none
     what, way = kinds[:2] if gap > 0 else kinds[2:]
-    return words.format(what, abs(gap), way)
-
-
-def _last_layer(run: TrainedRun, column: str) -> float:
-    last = run.layers[run.layers["step"] == run.layers["step"].max()]
-    return float(last.loc[last["layer"].idxmax(), column])
+    return words.format(what, way, abs(gap))
 
 
 def _mean(run: TrainedRun, column: str) -> float:
+    """Over the layers, at the last measurement."""
     return float(run.layers.loc[run.layers["step"] == run.layers["step"].max(), column].mean())
