@@ -25,7 +25,7 @@ REMEDIES: dict[str, tuple[str, dict[str, Any], float]] = {  # label -> name, set
     "soft_cap": ("soft_cap", {}, 1.15),
     "sink": ("sink", {}, 1.15),
     "output_gate": ("output_gate", {}, 1.05),
-    "output_gate(per=element)": ("output_gate", {"per": "element"}, 1.1),  # a thirteenth map beside a block's twelve
+    "output_gate(per=element)": ("output_gate", {"per": "element"}, 1.05),
     "value_mixing": ("value_mixing", {"own": -0.6, "first": 0.6}, 1.05),
 }
 
