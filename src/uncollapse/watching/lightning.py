@@ -13,10 +13,10 @@ from .front import Watch, watch
 try:
     from lightning.pytorch import Callback, LightningModule
 except ModuleNotFoundError:
-    Callback = LightningModule = object
+    Callback = LightningModule = object  # type: ignore[assignment, misc]
 
 
-class WatchCallback(Callback):  # type: ignore[misc]  # lightning has no types here
+class WatchCallback(Callback):
     """Watches the model that a Lightning Trainer trains; takes the keyword arguments of `uc.watch`.
 
     The tables are those of `callback.watch`. With several optimizers the first one's steps are the updates.
@@ -53,7 +53,9 @@ class WatchCallback(Callback):  # type: ignore[misc]  # lightning has no types h
         if self.path or type(module).forward is not LightningModule.forward or find_transformers_model(module):
             found: nn.Module = module.get_submodule(self.path)
             return found
-        parts = {name: part for name, part in module.named_children() if any(True for _ in part.parameters())}
+        parts: dict[str, nn.Module] = {
+            name: part for name, part in module.named_children() if any(True for _ in part.parameters())
+        }
         if len(parts) != 1:
             names = ", ".join(map(repr, parts)) or "none"
             raise ValueError(
