@@ -4,7 +4,7 @@ import pytest
 
 from uncollapse.report.demo_page import demo_page
 from uncollapse.training.demo.experiment import demonstrate
-from uncollapse.training.demo.runs import Size
+from uncollapse.training.demo.runs import DemoSize
 
 CHARTS = [
     *("cosines-1", "cosines-2", "depth-networks", "layers-over-steps-1", "layers-over-steps-2"),
@@ -15,7 +15,7 @@ CHARTS = [
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    tiny = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=24, warmup=2, every=2, held_out=4)
+    tiny = DemoSize(layers=2, heads=2, width=16, piece=4, batch=2, steps=24, warmup=2, every=2, held_out=4)
     demo = demonstrate(tiny, 4, 1, folder, lambda: None, lambda name, loss: None, lambda name, run: None)
     file = folder / "demo.html"
     file.write_text(demo_page(demo.content("Made in a <test>.")), encoding="utf-8")

@@ -13,9 +13,9 @@ from uncollapse.cli import main
 from uncollapse.cli.demo import ACTS
 from uncollapse.remedies import contents
 from uncollapse.training.demo.experiment import RUNS
-from uncollapse.training.demo.runs import REMEDY, Size
+from uncollapse.training.demo.runs import REMEDY, DemoSize
 
-TINY = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=8, warmup=2, good=5, every=2, held_out=4)
+TINY = DemoSize(layers=2, heads=2, width=16, piece=4, batch=2, steps=8, warmup=2, good=5, every=2, held_out=4)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from uncollapse.training.demo.depth import BOTH, HIDDEN_ONLY, PLAIN, SKIP_ONLY
 from uncollapse.training.demo.findings import depth_findings, inherited_findings, wrong_findings
-from uncollapse.training.demo.runs import Size, TrainedRun, train
+from uncollapse.training.demo.runs import DemoSize, TrainedRun, train
 
 BREAKS = [3.0] * 40 + [9.0] * 40
 FALLS = [3.0 - 0.01 * n for n in range(80)]
@@ -99,7 +99,7 @@ def test_a_sentence_has_one_number_at_most():
 
 
 def test_runs_differ_in_what_is_changed_and_in_nothing_else(tmp_path):
-    tiny = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=4, warmup=2, every=2, held_out=4)
+    tiny = DemoSize(layers=2, heads=2, width=16, piece=4, batch=2, steps=4, warmup=2, every=2, held_out=4)
     plain = train(tiny, tmp_path / "a.jsonl")
     again = train(tiny, tmp_path / "b.jsonl")
     pd.testing.assert_frame_equal(plain.updates, again.updates)

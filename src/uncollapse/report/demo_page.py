@@ -48,7 +48,7 @@ METRIC = "logit_max"
 CHANGED = ("cosine_mean", "entropy_normalised")  # what the third act shows by layer
 
 
-class Watched(Protocol):
+class WatchedTables(Protocol):
     """A run that was watched."""
 
     @property
@@ -75,7 +75,7 @@ class WatchedAct:
     events: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Iterable[tuple[str, Watched]], events: Mapping[str, int] | None = None) -> WatchedAct:
+    def of(cls, runs: Iterable[tuple[str, WatchedTables]], events: Mapping[str, int] | None = None) -> WatchedAct:
         """From the names and the runs."""
         names, watched = zip(*runs, strict=True)
         return cls(

@@ -257,12 +257,14 @@ class Watch(Listener):
                 self._note(note)
             for what, why in measurement.observer.failures.items():
                 self._note(f"{what} could not be measured at update {step} ({why.rstrip('.')}).", told="measurement")
-            tables = {"heads": measurement.heads(), "layers": measurement.layers(), "optimizer": pd.DataFrame()}
+            heads = measurement.heads()
+            layers = measurement.layers(heads)
+            tables = {"heads": heads, "layers": layers, "optimizer": pd.DataFrame()}
             if updating is not None and norm is not None:
                 tables["optimizer"] = updating.table(self.model, self._plans, norm.item())
             self._history.add(step, **tables)
             self._signals.read(self.schedule.done)
-            news = self._judge(step, measurement)
+            news = self._judge(step, measurement.diagnosis(heads, layers))
             updates = self._signals.table(2 * self.schedule.every)
             tables["updates"] = updates[updates["step"] > self._last_step]
             self._last_step = step
@@ -271,8 +273,8 @@ class Watch(Listener):
         for item in news if self._exchange.is_first else ():
             self._tell(item)
 
-    def _judge(self, step: int, measurement: UpdateMeasurement) -> list[News]:
-        self.diagnosis = measurement.diagnosis()
+    def _judge(self, step: int, diagnosis: Diagnosis) -> list[News]:
+        self.diagnosis = diagnosis
         recent = Recent(
             step,
             self._last_step,

@@ -79,9 +79,9 @@ class UpdateMeasurement:
             table["qk_trace"], table["qk_scale"] = ([pair[i] for pair in pairs] for i in (0, 1))
         return table
 
-    def layers(self) -> pd.DataFrame:
-        """The rows of `Diagnosis.layers`, and whether a layer has NaN or infinite values."""
-        table = self.observer.layer_table(self.heads())
+    def layers(self, heads: pd.DataFrame) -> pd.DataFrame:
+        """The rows of `Diagnosis.layers`, and whether a layer has NaN or infinite values; `heads` is that table."""
+        table = self.observer.layer_table(heads)
         if "layer" not in table:
             return pd.DataFrame(columns=["layer"])
         table["not_finite"] = table["layer"].isin(self.observer.broken_layers())
@@ -90,13 +90,16 @@ class UpdateMeasurement:
         table["processes"] = self.processes
         return table
 
-    def diagnosis(self) -> Diagnosis:
-        """The measurement as `diagnose` would give it; a few sequences of one batch do not say how sure it is."""
+    def diagnosis(self, heads: pd.DataFrame, layers: pd.DataFrame) -> Diagnosis:
+        """The measurement as `diagnose` would give it; a few sequences of one batch do not say how sure it is.
+
+        The two tables are those above; they take most of the time of a small model's measurement.
+        """
         observer, whole = self.observer, self.observer.finish()
         broken = observer.broken_layers()
         return Diagnosis(
-            layers=self.layers(),
-            heads=self.heads(),
+            layers=layers,
+            heads=heads,
             histograms=whole.histograms,
             propagation=whole.propagation,
             eigenvalues=whole.eigenvalues,

@@ -10,7 +10,7 @@ from PIL import Image
 
 from uncollapse.cli import main
 from uncollapse.cli.demo import PICTURE, TABLES
-from uncollapse.training.demo.runs import Size
+from uncollapse.training.demo.runs import DemoSize
 from uncollapse_studies.pictures import CHROMIUMS, DEMO_TABLES, FOLDER, PICTURES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +51,7 @@ def test_without_a_chromium_it_says_what_to_install(checkout, monkeypatch, capsy
 
 
 def test_the_demo_leaves_its_picture_and_its_tables(checkout, monkeypatch):
-    tiny = Size(layers=2, heads=2, width=16, piece=4, batch=2, steps=6, warmup=2, every=2, held_out=4)
+    tiny = DemoSize(layers=2, heads=2, width=16, piece=4, batch=2, steps=6, warmup=2, every=2, held_out=4)
     monkeypatch.setattr("uncollapse.training.demo.runs.FULL", tiny)
     (checkout / FOLDER).mkdir(parents=True)
     assert main(["reproduce", "pictures", "--only", "demo", "--project", str(checkout)]) == 0

@@ -14,7 +14,7 @@ from uncollapse.report.demo_page import DemoContent, WatchedAct
 
 from .depth import BOTH, HIDDEN_ONLY, PLAIN, SKIP_ONLY, VARIANTS, cosines_by_depth, residual_by_depth
 from .findings import depth_findings, first_warning, inherited_findings, wrong_findings
-from .runs import REMEDY, Size, TrainedRun, train
+from .runs import REMEDY, DemoSize, TrainedRun, train
 
 NAMES = {  # of the networks of the first act, as its chart calls them
     PLAIN: "attention alone",
@@ -91,7 +91,7 @@ class Demo:
 
 
 def demonstrate(
-    size: Size,
+    size: DemoSize,
     depth: int,
     seeds: int,
     folder: Path,

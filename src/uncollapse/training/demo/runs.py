@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
 REMEDY = "qk_norm"  # what the second act tries; docs/what-helps.md has the evidence on all of them
-INHERITED = {"alpha": 0.5, "alpha_hidden": 0.5}  # of the third act, in convert's own reading of the skip
+ALPHA = ALPHA_HIDDEN = 0.5  # of the third act, in convert's own reading of the skip
 HELD_OUT = 0.1  # the end of the text, which no training sees
 CLIP = 1.0
 BETAS = (0.9, 0.95)
@@ -30,7 +30,7 @@ BAD = 1.5  # times the best mean so far: the loss has gone bad
 
 
 @dataclass(frozen=True)
-class Size:
+class DemoSize:
     """The network, its text, and the rate: one that suits the network, or that grows until it is too high for it."""
 
     layers: int = 4
@@ -55,11 +55,11 @@ class Size:
     def rate(self, done: int, growth: float = 1.0) -> float:
         """The learning rate after `done` updates: a warm-up, then constant, or in the end `growth` times as high."""
         grown = max(0.0, (done - self.good) / max(1, self.steps - self.good))
-        return self.learning_rate * min(1.0, (done + 1) / self.warmup) * growth**grown
+        return self.learning_rate * min(1.0, (done + 1) / self.warmup) * math.exp(grown * math.log(growth))
 
 
-FULL = Size()
-QUICK = Size(layers=2, heads=3, width=48, piece=4, copies=6, steps=260, warmup=20, good=150, learning_rate=6e-3)
+FULL = DemoSize()
+QUICK = DemoSize(layers=2, heads=3, width=48, piece=4, copies=6, steps=260, warmup=20, good=150, learning_rate=6e-3)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def text_parts() -> tuple[Tensor, Tensor]:
     return data[:border], data[border:]
 
 
-def build(size: Size) -> GPT2LMHeadModel:
+def build(size: DemoSize) -> GPT2LMHeadModel:
     """The network, the same at every call."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -112,17 +112,19 @@ def build(size: Size) -> GPT2LMHeadModel:
         n_head=size.heads,
         bos_token_id=0,
         eos_token_id=0,
-        **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0),
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = GPT2LMHeadModel(config)
+        model = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     model.loss_type = "ForCausalLM"  # transformers warns if it has to guess
     return model
 
 
 def train(
-    size: Size,
+    size: DemoSize,
     log: Path,
     *,
     growth: float = 1.0,
@@ -134,7 +136,7 @@ def train(
     training, held_out = text_parts()
     model = build(size)
     if inherited:
-        convert(model, **INHERITED)
+        convert(model, alpha=ALPHA, alpha_hidden=ALPHA_HIDDEN)
     if remedy is not None:
         apply(model, remedy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=BETAS, weight_decay=0.0)
@@ -152,20 +154,20 @@ def train(
     return TrainedRun(size.rate(size.steps - 1, growth), *tables, _bits(model, held_out, size))
 
 
-def _batches(data: Tensor, size: Size) -> Iterator[Tensor]:
+def _batches(data: Tensor, size: DemoSize) -> Iterator[Tensor]:
     """Random pieces of the text, repeated; the same at every call."""
     chance = torch.Generator().manual_seed(0)
     for _ in range(size.steps):
         yield _repeated(data, torch.randint(len(data) - size.piece, (size.batch,), generator=chance), size)
 
 
-def _repeated(data: Tensor, starts: Tensor, size: Size) -> Tensor:
+def _repeated(data: Tensor, starts: Tensor, size: DemoSize) -> Tensor:
     """Pieces that begin at `starts` (B,), each as often as `size` says: (B, T)."""
     return torch.stack([data[start : start + size.piece] for start in starts]).repeat(1, size.copies)
 
 
 @torch.no_grad()
-def _bits(model: GPT2LMHeadModel, data: Tensor, size: Size) -> float:
+def _bits(model: GPT2LMHeadModel, data: Tensor, size: DemoSize) -> float:
     """Held-out bits per byte."""
     ids = _repeated(data, torch.linspace(0, len(data) - size.piece, size.held_out).long(), size)
     return float(model(input_ids=ids, labels=ids).loss.item()) / math.log(2.0)
