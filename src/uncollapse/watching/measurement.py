@@ -27,6 +27,7 @@ class UpdateMeasurement:
         self.processes = 1
         self._tap: Tap | None = None
         self._traces: dict[int, tuple[list[float], list[float]]] = {}
+        self._tables: dict[str, pd.DataFrame] = {}  # made once: they are asked for as rows and in the diagnosis
 
     def open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Attach the tap to a forward."""
@@ -66,6 +67,11 @@ class UpdateMeasurement:
 
     def heads(self) -> pd.DataFrame:
         """The rows of `Diagnosis.heads`, trace and scale of W_QK, and how many sequences were read in full."""
+        if "heads" not in self._tables:
+            self._tables["heads"] = self._head_table()
+        return self._tables["heads"].copy()
+
+    def _head_table(self) -> pd.DataFrame:
         table = self.observer.head_table()
         table["sequences"] = table["layer"].map({n: s.sequences for n, s in self.observer.attention_statistics.items()})
         unknown = (math.nan, math.nan)
@@ -81,6 +87,11 @@ class UpdateMeasurement:
 
     def layers(self) -> pd.DataFrame:
         """The rows of `Diagnosis.layers`, and whether a layer has NaN or infinite values."""
+        if "layers" not in self._tables:
+            self._tables["layers"] = self._layer_table()
+        return self._tables["layers"].copy()
+
+    def _layer_table(self) -> pd.DataFrame:
         table = self.observer.layer_table(self.heads())
         if "layer" not in table:
             return pd.DataFrame(columns=["layer"])
