@@ -31,7 +31,7 @@ def result(results: Path) -> Result:
         table=found.leads,
         chart=warning_chart(found),
         sentences=found.sentences(),
-        reading_aid="A lead is the part of the run between the first alarm and the failure, and 0 where the alarm comes "
+        reading_aid="A lead is the part of the run between the first alarm and the failure, and 0 where it comes "
         "too late, before the fault, or not at all. A score's threshold lets the said share of the healthy runs of the "
         "other half of the seeds have a false alarm; how many have one on this half stands in the table.",
         summary=found.table(),
