@@ -19,10 +19,10 @@ from .thresholds import thresholds
 Detector = Callable[[Recent], Iterable[Alarm]]
 DETECTORS: dict[str, Detector] = {
     "thresholds": thresholds,
-    "forecast": forecast,
     "spike": spike,
 }
 ON_REQUEST: dict[str, Detector] = {
+    "forecast": forecast,
     "spectral_entropy": spectral_entropy,
     "sign_alignment": sign_alignment,
 }

@@ -152,8 +152,10 @@ class Findings:
                 row |= {
                     f"warned in time {words}": f"{own.warned} of {len(failed)}",
                     f"median lead {words}": f"{own.median:.0%}".replace("%", " %"),
-                    f"mean lead {words}, against gradient norm": _lead(own.mean.value)
-                    + (" (the gradient norm)" if gap is None else f", {_lead(gap.value, '+')} {_interval(gap)}"),
+                    f"mean lead {words}, against gradient norm": (
+                        _lead(own.mean.value)
+                        + (" (the gradient norm)" if gap is None else f", {_lead(gap.value, '+')} {_interval(gap)}")
+                    ).replace("%", " %"),
                     f"false alarms {words}": f"{own.false_alarms} of {len(healthy)}",
                 }
             told = self.shipped.get(name)
@@ -163,7 +165,13 @@ class Findings:
 
     def sentences(self) -> list[str]:
         """What it comes to, the finding first."""
-        return [self._lead_sentence(), self._cause_sentence(), *self._detector_sentences(), *self._setting()]
+        return [
+            self._lead_sentence(),
+            self._possible_sentence(),
+            self._cause_sentence(),
+            *self._detector_sentences(),
+            *self._setting(),
+        ]
 
     def _lead_sentence(self) -> str:
         _, failed = self._of(REPORT)
@@ -177,6 +185,17 @@ class Findings:
             f"{', '.join(PARTS)} together warn of {together.warned}, with a median lead of {together.median:.0%} (mean "
             f"{_lead(together.mean.value)}, {_lead(gap.value, '+')} {_interval(gap)} against the gradient norm). The "
             f"aim, a median lead of {AIM_LEAD:.0%}, is {reached}."
+        ).replace("%", " %")
+
+    def _possible_sentence(self) -> str:
+        """What could have been had: the lead of an alarm at the first measurement from the fault on."""
+        failed = self._of(REPORT)[1]
+        first = [run.lead(int(run.steps[run.steps >= run.onset][0])) / Size().updates for run in failed]
+        median = float(np.median(first)) if first else 0.0
+        short = sum(lead < AIM_LEAD for lead in first)
+        return (
+            f"No alarm could lead by more than what lies between the first measurement with the fault and the failure: "
+            f"{median:.0%} of the run in the median, and less than {AIM_LEAD:.0%} in {short} of {len(first)} runs."
         ).replace("%", " %")
 
     def _cause_sentence(self) -> str:
@@ -198,9 +217,8 @@ class Findings:
         own = ", ".join(f"{name} {false}" for name, (false, _) in self.shipped.items())
         tried = [name for name in self.beating if name in TRIED]
         return [
-            f"Of the watch's detectors, {_listed(beating)} lead{'s' * (len(beating) == 1)} the gradient norm beyond "
-            f"doubt; {_listed(rest)} {'does' if len(rest) == 1 else 'do'} not. Of the numbers that no detector looks "
-            f"at, {_listed(tried)} {'does' if len(tried) == 1 else 'do'}.",
+            f"Beyond doubt ahead of the gradient norm, of the watch's detectors: {_listed(beating)}; not: "
+            f"{_listed(rest)}. Of the numbers that no detector looks at: {_listed(tried)}.",
             f"With the limits that the detectors come with, healthy runs with an alarm, of {len(healthy)}: {own}.",
         ]
 
@@ -220,11 +238,15 @@ class Findings:
             f"of {size.batch} x {size.length}, AdamW, clipped at 1, measured every {size.every} updates. Gradient "
             "norms are those before clipping; a watch in a loop that clips sees those after it. A share of 1 % of "
             f"{chosen} healthy runs is none of them, so that threshold is the highest healthy score.",
+            "Spike: standard deviations above the updates before. Rise: a running mean over its lowest so far. Update "
+            "size: the update of W_Q or W_K over the weight. Logit bound: the largest logit over what these weights can "
+            "make of normalised tokens. Common offset: the largest logit over the spread of its row. Detectors of the "
+            "watch have a threshold in place of their limits; the last column has them as they come.",
         ]
 
 
 def _lead(value: float, sign: str = "") -> str:
-    return f"{value:{sign}.1%}".replace("%", " %")
+    return f"{value:{sign}.1%}"
 
 
 def _interval(gap: Estimate) -> str:
