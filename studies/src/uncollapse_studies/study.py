@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .short_runs.store import FILE, Record, RunStore
 
@@ -37,21 +37,20 @@ class Study:
 
     def runs(self, results: Path, size: Size | None = None) -> list[ShortRun]:
         """All runs; `results` is the folder with a folder for each study. A size other than the usual is a trial."""
-        make: Callable[[Path, Size | None], list[ShortRun]] = self._function("runs")
-        return make(results, size)
+        found: list[ShortRun] = self._module().runs(results, size)
+        return found
 
     def result(self, results: Path) -> Result:
         """Table, chart and sentences from the runs that are kept."""
-        make: Callable[[Path], Result] = self._function("result")
-        return make(results)
+        found: Result = self._module().result(results)
+        return found
 
     def is_kept(self, results: Path) -> bool:
         """Whether there are runs of it."""
         return (results / self.id / FILE).is_file()
 
-    def _function(self, name: str) -> Callable[..., object]:
-        found: Callable[..., object] = getattr(import_module(f".{self.module}", __package__), name)
-        return found
+    def _module(self) -> Any:
+        return import_module(f".{self.module}", __package__)
 
 
 STUDIES = {

@@ -47,7 +47,6 @@ def small_llama(size: Size, seed: int) -> Any:
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         max_position_embeddings=size.length,
-        attn_implementation="sdpa",
     )
     return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 

@@ -44,9 +44,5 @@ def confusion(runs: Sequence[Watched], usual: Usual, threshold: float) -> pd.Dat
     """How often each cause (cause) is called what (named), over runs that failed."""
     pairs = [(run.cause, named_cause(run, usual, threshold)) for run in runs if run.failed is not None]
     counted = pd.Series(pairs, dtype=object).value_counts()
-    rows = [
-        (cause, named, int(counted.get((cause, named), 0)))  # type: ignore[call-overload]
-        for cause in CAUSES
-        for named in (*CAUSES, NONE)
-    ]
+    rows = [(cause, named, int(counted.get((cause, named), 0))) for cause in CAUSES for named in (*CAUSES, NONE)]
     return pd.DataFrame(rows, columns=["cause", "named", "runs"])

@@ -239,7 +239,7 @@ class Findings:
             "norms are those before clipping; a watch in a loop that clips sees those after it. A share of 1 % of "
             f"{chosen} healthy runs is none of them, so that threshold is the highest healthy score.",
             "Spike: standard deviations above the updates before. Rise: a running mean over its lowest so far. Update "
-            "size: the update of W_Q or W_K over the weight. Logit bound: the largest logit over what these weights can "
+            "size: the update of W_Q or W_K over the weight. Logit bound: the largest logit over what the weights can "
             "make of normalised tokens. Common offset: the largest logit over the spread of its row. Detectors of the "
             "watch have a threshold in place of their limits; the last column has them as they come.",
         ]

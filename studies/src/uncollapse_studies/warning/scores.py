@@ -137,7 +137,7 @@ def sign_alignment(run: RunTables) -> np.ndarray:
 def update_size(run: RunTables) -> np.ndarray:
     """The largest update of W_Q or W_K over the weight's own size, as a power of two."""
     sizes = [run.wide("optimizer", f"update_ratio_{name}").max(axis=1) for name in ("query", "key")]
-    return np.log2(np.maximum(*map(np.asarray, sizes)))
+    return np.asarray(np.log2(np.maximum(*map(np.asarray, sizes))))
 
 
 def logit_bound(run: RunTables) -> np.ndarray:
@@ -146,18 +146,19 @@ def logit_bound(run: RunTables) -> np.ndarray:
     A token behind an RMSNorm has the norm sqrt(M), times its gains: |x W y| <= ||W||_F M, over sqrt(D).
     """
     logits, scales = run.wide("heads", "logit_max").abs(), run.wide("heads", "qk_scale")
-    return np.log2(np.asarray((logits / scales.pow(0.5)).max(axis=1)) * run.head_size**0.5 / run.width)
+    largest = np.asarray((logits / scales.pow(0.5)).max(axis=1))
+    return np.asarray(np.log2(largest * run.head_size**0.5 / run.width))
 
 
 def common_offset(run: RunTables) -> np.ndarray:
     """The largest logit over the largest distance of a score from its row's mean, as a power of two."""
     logits, spreads = run.wide("heads", "logit_max").abs(), run.wide("heads", "spread_max")
-    return np.log2(np.asarray((logits / spreads).max(axis=1)))
+    return np.asarray(np.log2((logits / spreads).max(axis=1)))
 
 
 def largest_gap(run: RunTables) -> np.ndarray:
     """The largest mean gap of all heads, as a power of two."""
-    return np.log2(np.asarray(run.wide("heads", "gap_mean").max(axis=1)))
+    return np.asarray(np.log2(run.wide("heads", "gap_mean").max(axis=1)))
 
 
 def update_growth(run: RunTables) -> np.ndarray:
