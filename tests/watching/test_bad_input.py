@@ -25,7 +25,7 @@ def test_arguments():
         uc.watch("gpt2")
     with pytest.raises(ValueError, match="log must be a callable that takes a dict and a step"):
         uc.watch(model, log=3)
-    with pytest.raises(ValueError, match="there is no detector 'forcast'; there are thresholds, forecast"):
+    with pytest.raises(ValueError, match="there is no detector 'forcast'; there are thresholds, spike, forecast"):
         uc.watch(model, detectors=["forcast"])
     with pytest.raises(ValueError, match="on_warning must be callable, got int"):
         uc.watch(model, on_warning=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.watching.tables import heads_table, recent, updates_table
 from uncollapse.diagnosis.thresholds import SATURATED_GAP
 from uncollapse.watching.course import Course
-from uncollapse.watching.detectors import DETECTORS, chosen
+from uncollapse.watching.detectors import DETECTORS, ON_REQUEST, chosen
 from uncollapse.watching.detectors.forecast import forecast
 from uncollapse.watching.detectors.sign_alignment import sign_alignment
 from uncollapse.watching.detectors.spectral_entropy import spectral_entropy
@@ -153,12 +153,13 @@ def test_updates_along_the_top_direction():
     assert sign_alignment(recent()) == []
 
 
-@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize("name", [*DETECTORS, *ON_REQUEST])
 def test_every_detector_bears_empty_tables(name):
-    assert list(DETECTORS[name](recent())) == []
+    assert list(chosen(name)[name](recent())) == []
 
 
 def test_choice_of_detectors():
     assert list(chosen(None)) == list(DETECTORS)
     assert list(chosen("spike")) == ["spike"]
+    assert list(chosen([*ON_REQUEST])) == list(ON_REQUEST)
     assert list(chosen([forecast, "spike"])) == ["forecast", "spike"]

@@ -58,8 +58,8 @@ def watch(
             path, to which one line of JSON is appended for each measurement (`uncollapse page FILE` draws it).
         on_warning: called with each warning, which has `step`, `kind`, `layers`, `heads` and `sentence`. What it raises
             ends the training. By default a Python warning is shown.
-        detectors: what looks for trouble: names of `uncollapse.watching.detectors.DETECTORS`, or functions of
-            `Recent`; None takes all that come with the package.
+        detectors: what looks for trouble: names in `DETECTORS` or `ON_REQUEST` of `uncollapse.watching.detectors`, or
+            functions of `Recent`; None takes `DETECTORS`.
 
     Returns:
         The watch: tables `heads`, `layers`, `optimizer`, `updates` and `warnings`, and `close()`. It is also a context
@@ -128,7 +128,8 @@ class Watch(Listener):
         self._plans: list[Plan] = []
         self._measurement: UpdateMeasurement | None = None
         self._updating: UpdateStatistics | None = None
-        self.diagnosis: Diagnosis | None = None  # the last measurement; its verdicts are those of `diagnose`
+        self._last: UpdateMeasurement | None = None  # the last measurement, while nobody has asked for its diagnosis
+        self._diagnosis: Diagnosis | None = None
         self._last_step = 0
         self._seen_forward = False
         self._told: set[str] = set()
@@ -140,6 +141,13 @@ class Watch(Listener):
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The last measurement as a diagnosis, whose verdicts are those of `diagnose`; None before the first."""
+        if self._last is not None:
+            self._diagnosis, self._last = self._last.diagnosis(), None
+        return self._diagnosis
 
     @property
     def heads(self) -> pd.DataFrame:
@@ -257,14 +265,12 @@ class Watch(Listener):
                 self._note(note)
             for what, why in measurement.observer.failures.items():
                 self._note(f"{what} could not be measured at update {step} ({why.rstrip('.')}).", told="measurement")
-            heads = measurement.heads()
-            layers = measurement.layers(heads)
-            tables = {"heads": heads, "layers": layers, "optimizer": pd.DataFrame()}
+            tables = {"heads": measurement.heads(), "layers": measurement.layers(), "optimizer": pd.DataFrame()}
             if updating is not None and norm is not None:
                 tables["optimizer"] = updating.table(self.model, self._plans, norm.item())
             self._history.add(step, **tables)
             self._signals.read(self.schedule.done)
-            news = self._judge(step, measurement.diagnosis(heads, layers))
+            news = self._judge(step, measurement)
             updates = self._signals.table(2 * self.schedule.every)
             tables["updates"] = updates[updates["step"] > self._last_step]
             self._last_step = step
@@ -273,12 +279,14 @@ class Watch(Listener):
         for item in news if self._exchange.is_first else ():
             self._tell(item)
 
-    def _judge(self, step: int, diagnosis: Diagnosis) -> list[News]:
-        self.diagnosis = diagnosis
+    def _judge(self, step: int, measurement: UpdateMeasurement) -> list[News]:
+        self._last = measurement
+        if not self._detectors or (diagnosis := self.diagnosis) is None:
+            return []
         recent = Recent(
             step,
             self._last_step,
-            self.diagnosis,
+            diagnosis,
             **{name: self._history.last(name, MEASUREMENTS) for name in TABLES},
             updates=self._signals.table(WINDOW + 2 * self.schedule.every),
         )

@@ -27,6 +27,7 @@ class UpdateMeasurement:
         self.processes = 1
         self._tap: Tap | None = None
         self._traces: dict[int, tuple[list[float], list[float]]] = {}
+        self._tables: dict[str, pd.DataFrame] = {}  # made once: they are asked for as rows and in the diagnosis
 
     def open(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Attach the tap to a forward."""
@@ -66,6 +67,11 @@ class UpdateMeasurement:
 
     def heads(self) -> pd.DataFrame:
         """The rows of `Diagnosis.heads`, trace and scale of W_QK, and how many sequences were read in full."""
+        if "heads" not in self._tables:
+            self._tables["heads"] = self._head_table()
+        return self._tables["heads"].copy()
+
+    def _head_table(self) -> pd.DataFrame:
         table = self.observer.head_table()
         table["sequences"] = table["layer"].map({n: s.sequences for n, s in self.observer.attention_statistics.items()})
         unknown = (math.nan, math.nan)
@@ -79,9 +85,14 @@ class UpdateMeasurement:
             table["qk_trace"], table["qk_scale"] = ([pair[i] for pair in pairs] for i in (0, 1))
         return table
 
-    def layers(self, heads: pd.DataFrame) -> pd.DataFrame:
-        """The rows of `Diagnosis.layers`, and whether a layer has NaN or infinite values; `heads` is that table."""
-        table = self.observer.layer_table(heads)
+    def layers(self) -> pd.DataFrame:
+        """The rows of `Diagnosis.layers`, and whether a layer has NaN or infinite values."""
+        if "layers" not in self._tables:
+            self._tables["layers"] = self._layer_table()
+        return self._tables["layers"].copy()
+
+    def _layer_table(self) -> pd.DataFrame:
+        table = self.observer.layer_table(self.heads())
         if "layer" not in table:
             return pd.DataFrame(columns=["layer"])
         table["not_finite"] = table["layer"].isin(self.observer.broken_layers())
@@ -90,16 +101,13 @@ class UpdateMeasurement:
         table["processes"] = self.processes
         return table
 
-    def diagnosis(self, heads: pd.DataFrame, layers: pd.DataFrame) -> Diagnosis:
-        """The measurement as `diagnose` would give it; a few sequences of one batch do not say how sure it is.
-
-        The two tables are those above; they take most of the time of a small model's measurement.
-        """
+    def diagnosis(self) -> Diagnosis:
+        """The measurement as `diagnose` would give it; a few sequences of one batch do not say how sure it is."""
         observer, whole = self.observer, self.observer.finish()
         broken = observer.broken_layers()
         return Diagnosis(
-            layers=layers,
-            heads=heads,
+            layers=self.layers(),
+            heads=self.heads(),
             histograms=whole.histograms,
             propagation=whole.propagation,
             eigenvalues=whole.eigenvalues,

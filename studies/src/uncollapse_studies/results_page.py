@@ -17,6 +17,7 @@ from .cells.cell import Budget
 from .cells.measured import CHANGE, LATE
 from .cells.store import Store
 from .figure import FIGURES, Figure, Result
+from .study import Study
 from .trained import SMALLEST, SMALLEST_SHARE, legend
 
 PAGE = Path("docs/results.md")
@@ -141,6 +142,13 @@ def section(artefact: Artefact, found_cells: ArtefactCells, result: Result | Non
     picture = str(PICTURES / f"{artefact.id}.png")
     words = [*result.sentences, result.reading_aid, *([told] if (told := legend(result.summary.columns)) else [])]
     return _section(artefact.id, artefact.title, so_far(found_cells, result), words, result.summary, picture)
+
+
+def study_section(study: Study, results: Path) -> str:
+    """What a page says of a study of short runs."""
+    result = study.result(results)
+    words = [*result.sentences, result.reading_aid]
+    return _section(study.id, study.title, "", words, result.summary, str(PICTURES / f"{study.id}.png"))
 
 
 def _section(id: str, title: str, verdict: str, sentences: Any, main: pd.DataFrame, picture: str | None) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from .artefact import ArtefactCells
 from .artefacts import REMEDIES
 from .remedies.rates import all_runs, compared, evidence
-from .results_page import drawn, section
+from .results_page import drawn, section, study_section
+from .study import STUDIES
 from .trained import described
 
 PAGE = Path("docs/what-helps.md")
@@ -30,7 +31,9 @@ it again.
 def page_text(root: Path) -> str:
     """The whole page."""
     found = [entry for entry in drawn(root) if entry[0].paper == REMEDIES]
-    return "\n".join([INTRODUCTION, *(section(*entry) for entry in found)]).rstrip() + "\n"
+    results = root / "studies/results"
+    studies = [study_section(study, results) for study in STUDIES.values() if study.is_kept(results)]
+    return "\n".join([INTRODUCTION, *(section(*entry) for entry in found), *studies]).rstrip() + "\n"
 
 
 def evidence_lines(root: Path) -> dict[str, str]:

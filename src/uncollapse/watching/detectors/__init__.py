@@ -1,6 +1,7 @@
 """Detectors: small functions of the tables of a watch that look for trouble, one file each.
 
-To add one, write a function of `Recent` that gives alarms, and name it in `DETECTORS`; or pass it to `watch`.
+To add one, write a function of `Recent` that gives alarms, and name it in `DETECTORS`; or pass it to `watch`. Those
+that did not lead the gradient norm where that was measured (docs/what-helps.md) are there on request only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from .thresholds import thresholds
 Detector = Callable[[Recent], Iterable[Alarm]]
 DETECTORS: dict[str, Detector] = {
     "thresholds": thresholds,
-    "forecast": forecast,
     "spike": spike,
+}
+ON_REQUEST: dict[str, Detector] = {
+    "forecast": forecast,
     "spectral_entropy": spectral_entropy,
     "sign_alignment": sign_alignment,
 }
@@ -28,19 +31,18 @@ DETECTORS: dict[str, Detector] = {
 def chosen(detectors: Iterable[str | Detector] | None) -> dict[str, Detector]:
     """Detectors by name; a ValueError names one that is not known.
 
-    >>> list(chosen(["forecast"])), len(chosen([]))
-    (['forecast'], 0)
+    >>> list(chosen(["sign_alignment"])), len(chosen([]))
+    (['sign_alignment'], 0)
     """
+    known = DETECTORS | ON_REQUEST
     if detectors is None:
         return dict(DETECTORS)
     found: dict[str, Detector] = {}
     for detector in [detectors] if isinstance(detectors, str) else detectors:
         if callable(detector):
             found[getattr(detector, "__name__", repr(detector))] = detector
-        elif detector in DETECTORS:
-            found[detector] = DETECTORS[detector]
+        elif detector in known:
+            found[detector] = known[detector]
         else:
-            raise ValueError(
-                f"there is no detector {detector!r}; there are {', '.join(DETECTORS)}, or give a function."
-            )
+            raise ValueError(f"there is no detector {detector!r}; there are {', '.join(known)}, or give a function.")
     return found

@@ -22,7 +22,7 @@ def spike(recent: Recent) -> list[Alarm]:
     found = []
     for column, name in NAMES.items():
         values = recent.updates[column].to_numpy(dtype=float)
-        scores = [(score, place, mean) for place, score, mean in _scores(values, steps > recent.since)]
+        scores = [(score, place, mean) for place, score, mean in spike_scores(values, steps > recent.since)]
         score, place, mean = max(scores, default=(0.0, 0, 0.0))
         if score >= SIGMAS:
             above = (
@@ -35,7 +35,7 @@ def spike(recent: Recent) -> list[Alarm]:
     return found
 
 
-def _scores(values: np.ndarray, new: np.ndarray) -> Iterator[tuple[int, float, float]]:
+def spike_scores(values: np.ndarray, new: np.ndarray) -> Iterator[tuple[int, float, float]]:
     """Each new value's place, its distance from the mean of those before in standard deviations, and that mean."""
     for place in np.flatnonzero(new):
         before = values[max(0, place - WINDOW) : place]

@@ -32,6 +32,7 @@ def run(settings: ListOptions) -> int:
     from ..artefacts import ARTEFACTS
     from ..cells.store import Store
     from ..figure import FIGURES
+    from ..study import STUDIES
 
     cells, budget = settings.cells or locations.cells(), settings.budget
     store = Store(cells)
@@ -47,6 +48,9 @@ def run(settings: ListOptions) -> int:
         time = f"{len(to_train) * artefact.minutes:.0f} min" if budget == "laptop" else GPU[artefact.paper]
         status = f"{len(there)} of {len(wanted)} cells"
         rows.append((artefact.id, _paper(artefact.id), time, status, artefact.title))
+    for study in STUDIES.values():
+        kept = study.is_kept(cells.parent)
+        rows.append((study.id, "our own", study.time, "in results" if kept else "not kept", study.title))
     rows.append(("claims", "both", "3 min", "", "every statement of the two papers with a computed verdict"))
     rows.append(("calibration", "", "minutes", "", "thresholds of a diagnosis, false and missed alarms"))
     rows.append(("models", "", "seconds", "", "diagnoses of small models that others trained"))

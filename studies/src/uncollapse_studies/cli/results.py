@@ -24,8 +24,10 @@ def run(settings: ResultsOptions) -> int:
 
     from uncollapse.files import write
 
+    from ..locations import RESULTS
     from ..readme_table import README, readme_text
     from ..results_page import PAGE, PICTURES, drawn, results_text
+    from ..study import STUDIES
     from ..what_helps import EVIDENCE, evidence_lines, page_text
     from ..what_helps import PAGE as WHAT_HELPS
 
@@ -33,6 +35,9 @@ def run(settings: ResultsOptions) -> int:
     for artefact, _, result in drawn(root):
         if result is not None:
             result.chart.save(root / PICTURES / f"{artefact.id}.png", scale_factor=1.5)
+    for study in STUDIES.values():
+        if study.is_kept(root / RESULTS):
+            study.result(root / RESULTS).chart.save(root / PICTURES / f"{study.id}.png", scale_factor=1.5)
     write(root / PAGE, results_text(root))
     write(root / WHAT_HELPS, page_text(root))
     write(root / EVIDENCE, json.dumps(evidence_lines(root), indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,74 @@
+"""`uncollapse reproduce runs ID`: make the short runs of a study that are missing, and draw it from them all."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from uncollapse.cli.command import Command, UserError, option
+from uncollapse.cli.output import output_folder
+
+from .. import locations
+from .output_files import DrawingOptions, write_result
+from .reproduce import check_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions(DrawingOptions):
+    """Options of `uncollapse reproduce runs`."""
+
+    id: str = option(help="the study, for example warning; reproduce list shows all", positional=True)
+    force: bool = option(False, "make every run again, and replace the files of an earlier run")
+    results: Path | None = option(None, "folder with a folder for each study (default: the committed results)")
+    at_most: int | None = option(None, "make at most this many of the missing runs; 0: only draw")
+    jobs: int = option(1, "number of runs to make at the same time")
+
+
+def run(settings: RunsOptions) -> int:
+    """Make what is missing and draw what is there; stopped at any time, it goes on where it was."""
+    import torch
+
+    from ..short_runs.network import TINY
+    from ..short_runs.store import RunStore
+    from ..study import STUDIES, make_runs, missing
+
+    check_command(settings.id, "runs")
+    if settings.jobs < 1 or (settings.at_most is not None and settings.at_most < 0):
+        raise UserError("--jobs must be at least 1, and --at-most at least 0.")
+    study, started = STUDIES[settings.id], time.perf_counter()
+    out = settings.out or Path(study.id)
+    with ExitStack() as stack:
+        trial = stack.enter_context(tempfile.TemporaryDirectory()) if settings.quick else None
+        results = Path(trial) if trial else settings.results or locations.results()
+        store = RunStore(results / study.id)
+        runs = study.runs(results, TINY if trial else None)
+        chosen = (runs if settings.force else missing(runs, store))[: settings.at_most]
+        if chosen and not trial and settings.results is None and locations.project() is None:
+            raise UserError(
+                f"{len(chosen)} runs are missing, and an installed package is not written to; give a folder for them "
+                "with --results DIR, or pass --at-most 0 to draw those that are available."
+            )
+        folder = stack.enter_context(output_folder(out, settings.force or (out / f"{study.id}.json").is_file()))
+        torch.set_num_threads(1)  # the networks are too small to share
+        for count, name in enumerate(make_runs(chosen, store, settings.jobs), start=1):
+            print(f"{count} of {len(chosen)}: {name}", file=sys.stderr, flush=True)
+        if not store.records:
+            raise UserError(f"no run of {study.id} is made yet; run it without --at-most 0.")
+        result = study.result(results)
+        written = write_result(folder, study.id, study.title, result, time.perf_counter() - started, settings)
+    print("\n".join(result.sentences))
+    print(f"\n{out}: {', '.join(written)}")
+    return 0
+
+
+COMMAND = Command(
+    name="reproduce runs",
+    summary="Make the short runs of a study that are missing, and draw it from all that are available.",
+    example="uncollapse reproduce runs warning --at-most 0 --out warning",
+    options=RunsOptions,
+    run=run,
+)

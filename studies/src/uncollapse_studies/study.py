@@ -1,0 +1,79 @@
+"""Studies of our own that are made of short runs: what the runs are, where they are kept, and what is drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .short_runs.store import FILE, Record, RunStore
+
+if TYPE_CHECKING:
+    from .figure import Result
+    from .short_runs.network import Size
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """One run of a study: its name, what tells its definition from an older one, and the function that makes it."""
+
+    name: str
+    definition: str
+    make: Callable[[], Record]
+
+
+@dataclass(frozen=True)
+class Study:
+    """An entry of the registry; MODULE.py has `runs(results, size)` and `result(results)`."""
+
+    id: str
+    title: str
+    module: str
+    time: str
+
+    def runs(self, results: Path, size: Size | None = None) -> list[ShortRun]:
+        """All runs; `results` is the folder with a folder for each study. A size other than the usual is a trial."""
+        found: list[ShortRun] = self._module().runs(results, size)
+        return found
+
+    def result(self, results: Path) -> Result:
+        """Table, chart and sentences from the runs that are kept."""
+        found: Result = self._module().result(results)
+        return found
+
+    def is_kept(self, results: Path) -> bool:
+        """Whether there are runs of it."""
+        return (results / self.id / FILE).is_file()
+
+    def _module(self) -> Any:
+        return import_module(f".{self.module}", __package__)
+
+
+STUDIES = {
+    study.id: study
+    for study in (Study("warning", "How early a run that fails can be told, and from what", "warning.study", "25 min"),)
+}
+
+
+def missing(runs: Sequence[ShortRun], store: RunStore) -> list[ShortRun]:
+    """The runs that are not kept as they are defined now."""
+    return [run for run in runs if store.current(run.name, run.definition) is None]
+
+
+def make_runs(runs: Sequence[ShortRun], store: RunStore, jobs: int = 1) -> Iterator[str]:
+    """Make runs and keep them; gives the name of each as soon as it is kept."""
+    if jobs == 1:
+        for run in runs:
+            store.add(run.name, {"definition": run.definition} | run.make())
+            yield run.name
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(run.make): run for run in runs}
+        for future in as_completed(waiting):
+            run = waiting[future]
+            store.add(run.name, {"definition": run.definition} | future.result())
+            yield run.name
