@@ -16,6 +16,7 @@ from uncollapse.data.sample import embedded_text
 from uncollapse.models.convert import convert
 from uncollapse.remedies import apply
 from uncollapse.watching import watch
+from uncollapse.watching.detectors import DETECTORS
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -141,7 +142,10 @@ def train(
         apply(model, remedy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=BETAS, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: size.rate(done, growth))
-    with watch(model, optimizer, every=size.every, log=log, on_warning=lambda news: None) as watched:
+    detectors = [*DETECTORS, "forecast"]
+    with watch(
+        model, optimizer, every=size.every, log=log, on_warning=lambda news: None, detectors=detectors
+    ) as watched:
         for ids in _batches(training, size):
             loss = model(input_ids=ids, labels=ids).loss
             loss.backward()
