@@ -68,8 +68,8 @@ def batch_of(ids: Tensor, fault: PlantedFault | None, update: int, seed: int) ->
 def rate_of(rate: float, warmup: int, fault: PlantedFault | None, update: int) -> float:
     """The learning rate of an update: a linear warm-up, then constant.
 
-    >>> rate_of(0.1, 10, None, 1), rate_of(0.1, 10, PlantedFault(WARMUP), 1)
-    (0.01, 0.1)
+    >>> rate_of(0.1, 10, None, 5), rate_of(0.1, 10, PlantedFault(WARMUP), 5)
+    (0.05, 0.1)
     """
     if fault is not None and fault.cause == RATE and update >= fault.onset:
         rate *= fault.strength
