@@ -16,14 +16,14 @@ from uncollapse_studies.short_runs.faults import (
     FROZEN,
     ROUNDING,
     SCALE,
-    Fault,
+    PlantedFault,
     batch_of,
     before_update,
     planted,
 )
 from uncollapse_studies.short_runs.network import TINY, held_out_batch, small_llama, training_batches
 from uncollapse_studies.short_runs.store import RunStore
-from uncollapse_studies.short_runs.training import Run, loss_of, train
+from uncollapse_studies.short_runs.training import RunSettings, loss_of, train
 from uncollapse_studies.study import STUDIES, missing
 from uncollapse_studies.warning.causes import named_cause
 from uncollapse_studies.warning.findings import SHARES, Findings
@@ -64,7 +64,7 @@ def test_a_fault_acts_from_its_onset_on_and_leaves_with_the_run(cause):
     for layer in model.model.layers:  # scores that differ, or nothing is left to round
         layer.self_attn.q_proj.weight.data *= 50
     stock, function = loss_of(model, ids), ALL_ATTENTION_FUNCTIONS["sdpa"]
-    fault, losses = Fault(cause, 3, {SCALE: 0.1, ROUNDING: 4096.0}.get(cause, 0.0)), []
+    fault, losses = PlantedFault(cause, 3, {SCALE: 0.1, ROUNDING: 4096.0}.get(cause, 0.0)), []
     with planted(model, fault):
         for update in (1, 2, 3):
             before_update(model, fault, update)
@@ -78,16 +78,18 @@ def test_a_fault_acts_from_its_onset_on_and_leaves_with_the_run(cause):
 
 def test_corrupt_batches_are_noise_for_as_long_as_the_fault_says():
     ids = torch.zeros(2, 8, dtype=torch.long)
-    fault = Fault(CORRUPT, 3, 2.0)
+    fault = PlantedFault(CORRUPT, 3, 2.0)
     assert [bool(batch_of(ids, fault, update, 0).any()) for update in (2, 3, 4, 5)] == [False, True, True, False]
 
 
 @DATA
 def test_a_run_is_its_healthy_twin_up_to_the_onset_and_can_be_repeated():
-    healthy, failing = (train(Run(1, 3e-3, 4, fault), TINY, watched=False) for fault in (None, Fault(SCALE, 20, 1.0)))
+    healthy, failing = (
+        train(RunSettings(1, 3e-3, 4, fault), TINY, watched=False) for fault in (None, PlantedFault(SCALE, 20, 1.0))
+    )
     assert healthy.losses[:19] == failing.losses[:19]
     assert healthy.losses[20:] != failing.losses[20:]
-    again = train(Run(1, 3e-3, 4), TINY, watched=True)  # the watch changes nothing
+    again = train(RunSettings(1, 3e-3, 4), TINY, watched=True)  # the watch changes nothing
     assert again.losses == healthy.losses
     assert again.held_out == healthy.held_out
     assert not torch.equal(training_batches(TINY, 1), training_batches(TINY, 2))

@@ -10,11 +10,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .short_runs.store import FILE, Record, RunStore
+from .short_runs.store import FILE, RunRecord, RunStore
 
 if TYPE_CHECKING:
     from .figure import Result
-    from .short_runs.network import Size
+    from .short_runs.network import RunSize
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ShortRun:
 
     name: str
     definition: str
-    make: Callable[[], Record]
+    make: Callable[[], RunRecord]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Study:
     module: str
     time: str
 
-    def runs(self, results: Path, size: Size | None = None) -> list[ShortRun]:
+    def runs(self, results: Path, size: RunSize | None = None) -> list[ShortRun]:
         """All runs; `results` is the folder with a folder for each study. A size other than the usual is a trial."""
         found: list[ShortRun] = self._module().runs(results, size)
         return found

@@ -26,7 +26,7 @@ CAUSES = (RATE, WARMUP, SCALE, ROUNDING, CORRUPT, FROZEN)
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """A cause, the first update that it touches, and its strength.
 
     The strength is, by cause: the factor of the rate; nothing for a warm-up that is left out; the updates in which the
@@ -40,7 +40,7 @@ class Fault:
 
 
 @contextmanager
-def planted(model: Any, fault: Fault | None) -> Iterator[None]:
+def planted(model: Any, fault: PlantedFault | None) -> Iterator[None]:
     """Put a fault that is in the model into it; `before_update` has those that come with time."""
     with ExitStack() as stack:
         if fault is not None and fault.cause == ROUNDING:
@@ -50,7 +50,7 @@ def planted(model: Any, fault: Fault | None) -> Iterator[None]:
         yield
 
 
-def before_update(model: Any, fault: Fault | None, update: int) -> None:
+def before_update(model: Any, fault: PlantedFault | None, update: int) -> None:
     """What a fault changes before an update."""
     model.update = update  # where hooks find it
     if fault is not None and fault.cause == SCALE and update >= fault.onset:
@@ -58,18 +58,18 @@ def before_update(model: Any, fault: Fault | None, update: int) -> None:
             layer.self_attn.scaling *= 2.0 ** (1.0 / fault.strength)
 
 
-def batch_of(ids: Tensor, fault: Fault | None, update: int, seed: int) -> Tensor:
+def batch_of(ids: Tensor, fault: PlantedFault | None, update: int, seed: int) -> Tensor:
     """The batch of an update: noise while it is corrupt."""
     if fault is None or fault.cause != CORRUPT or not fault.onset <= update < fault.onset + fault.strength:
         return ids
     return torch.randint(SYMBOLS, ids.shape, generator=torch.Generator().manual_seed(seed * 100_003 + update))
 
 
-def rate_of(rate: float, warmup: int, fault: Fault | None, update: int) -> float:
+def rate_of(rate: float, warmup: int, fault: PlantedFault | None, update: int) -> float:
     """The learning rate of an update: a linear warm-up, then constant.
 
-    >>> rate_of(0.1, 10, None, 1), rate_of(0.1, 10, Fault(WARMUP), 1), rate_of(0.1, 10, Fault(RATE, 1, 8.0), 20)
-    (0.01, 0.1, 0.8)
+    >>> rate_of(0.1, 10, None, 5), rate_of(0.1, 10, PlantedFault(WARMUP), 5)
+    (0.05, 0.1)
     """
     if fault is not None and fault.cause == RATE and update >= fault.onset:
         rate *= fault.strength
@@ -79,7 +79,7 @@ def rate_of(rate: float, warmup: int, fault: Fault | None, update: int) -> float
 
 
 @contextmanager
-def _rounded_scores(model: Any, fault: Fault) -> Iterator[None]:
+def _rounded_scores(model: Any, fault: PlantedFault) -> Iterator[None]:
     """Scores share an offset, which a softmax ignores, and are rounded to bfloat16 with it, which it does not."""
 
     def add_offset(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -116,7 +116,7 @@ class _Rounded:
 
 
 @contextmanager
-def _frozen_norms(model: Any, fault: Fault) -> Iterator[None]:
+def _frozen_norms(model: Any, fault: PlantedFault) -> Iterator[None]:
     """Norms divide by the root mean square of all tokens at the onset, whatever comes later."""
     norms = [module for name, module in model.named_modules() if name.endswith("norm")]
     frozen: dict[nn.Module, Tensor] = {}

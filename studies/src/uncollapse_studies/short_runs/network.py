@@ -21,7 +21,7 @@ SYMBOLS = 16
 
 
 @dataclass(frozen=True)
-class Size:
+class RunSize:
     """Network, batches and length of a run; `every` is that of the watch, and of the held-out loss."""
 
     updates: int = 120
@@ -34,10 +34,10 @@ class Size:
     held_out: int = 24  # sequences
 
 
-TINY = Size(updates=36, every=3, batch=2, length=16, layers=2, width=16, heads=2, held_out=4)
+TINY = RunSize(updates=36, every=3, batch=2, length=16, layers=2, width=16, heads=2, held_out=4)
 
 
-def small_llama(size: Size, seed: int) -> Any:
+def small_llama(size: RunSize, seed: int) -> Any:
     """A LLaMA with random weights."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -58,12 +58,12 @@ def text(split: str) -> Tensor:
     return torch.stack([whole // SYMBOLS, whole % SYMBOLS], dim=1).flatten()
 
 
-def training_batches(size: Size, seed: int) -> Tensor:
+def training_batches(size: RunSize, seed: int) -> Tensor:
     """The batches of a whole run, (updates, batch, length): the same for a run and its healthy twin."""
     return _pieces(text("train"), (size.updates, size.batch), size.length, seed)
 
 
-def held_out_batch(size: Size) -> Tensor:
+def held_out_batch(size: RunSize) -> Tensor:
     """The same sequences in every run."""
     return _pieces(text("valid"), (size.held_out,), size.length, 0)
 

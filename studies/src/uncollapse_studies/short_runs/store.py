@@ -15,7 +15,7 @@ import numpy as np
 
 from uncollapse import files
 
-Record = dict[str, Any]
+RunRecord = dict[str, Any]
 FILE = "runs.jsonl.gz"
 DIGITS = 4
 
@@ -32,17 +32,17 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, RunRecord] = {}
         if self.file.is_file():
             lines = gzip.decompress(self.file.read_bytes()).decode().splitlines()
             self.records = dict(map(json.loads, lines))
 
-    def current(self, name: str, definition: str) -> Record | None:
+    def current(self, name: str, definition: str) -> RunRecord | None:
         """The record of a run, if it was made as it is defined now."""
         record = self.records.get(name)
         return record if record is not None and record["definition"] == definition else None
 
-    def add(self, name: str, record: Record) -> None:
+    def add(self, name: str, record: RunRecord) -> None:
         """Keep a record."""
         self.records[name] = _plain(record)
         lines = [json.dumps(pair, separators=(",", ":"), allow_nan=False) for pair in sorted(self.records.items())]

@@ -18,24 +18,24 @@ from torch.optim import AdamW
 import uncollapse as uc
 from uncollapse.watching import Watch
 
-from .faults import Fault, batch_of, before_update, planted, rate_of
-from .network import Size, held_out_batch, small_llama, training_batches
+from .faults import PlantedFault, batch_of, before_update, planted, rate_of
+from .network import RunSize, held_out_batch, small_llama, training_batches
 
 CLIP = 1.0
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSettings:
     """What a run is: its seed, rate and warm-up, and the fault that it has; a healthy twin differs in the fault."""
 
     seed: int
     rate: float
     warmup: int
-    fault: Fault | None = None
+    fault: PlantedFault | None = None
 
 
 @dataclass
-class Course:
+class RunCourse:
     """What came of it: losses and gradient norms of all updates, held-out losses and tables of those measured."""
 
     losses: list[float] = field(default_factory=list)
@@ -50,9 +50,9 @@ class Course:
         return pd.DataFrame({"step": steps, "loss": self.losses, "gradient_norm": self.gradient_norms})
 
 
-def train(run: Run, size: Size, *, watched: bool = True) -> Course:
+def train(run: RunSettings, size: RunSize, *, watched: bool = True) -> RunCourse:
     """Train from the first update to the last; a run whose loss is not finite ends there."""
-    began, course = time.perf_counter(), Course()
+    began, course = time.perf_counter(), RunCourse()
     model = small_llama(size, run.seed)
     optimizer = AdamW(model.parameters(), lr=run.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     batches, held_out = training_batches(size, run.seed), held_out_batch(size)
@@ -70,7 +70,7 @@ def train(run: Run, size: Size, *, watched: bool = True) -> Course:
     return course
 
 
-def step(model: Any, optimizer: AdamW, ids: Tensor, course: Course) -> None:
+def step(model: Any, optimizer: AdamW, ids: Tensor, course: RunCourse) -> None:
     """One update."""
     model.train()
     loss = model(input_ids=ids, labels=ids).loss
@@ -90,7 +90,7 @@ def loss_of(model: Any, ids: Tensor) -> float:
 
 
 @contextmanager
-def _watching(model: Any, optimizer: AdamW, size: Size, course: Course | None) -> Iterator[None]:
+def _watching(model: Any, optimizer: AdamW, size: RunSize, course: RunCourse | None) -> Iterator[None]:
     if course is None:
         yield
         return

@@ -13,7 +13,7 @@ import pandas as pd
 from uncollapse.statistics import Estimate, differences, summarise
 
 from ..short_runs.faults import CAUSES
-from ..short_runs.network import Size
+from ..short_runs.network import RunSize
 from .causes import confusion
 from .judging import PARTS, TOGETHER, Usual, Watched, threshold_for
 from .plan import CHOOSE, PAIRS, REPORT
@@ -75,7 +75,7 @@ class Findings:
         threshold = threshold_for(self._of(CHOOSE)[0], name, share)
         healthy, failed = self._of(half)
         alarms = sum(run.first_alarm(name, threshold) is not None for run in healthy)
-        leads = [run.lead(run.first_alarm(name, threshold)) / Size().updates for run in failed]
+        leads = [run.lead(run.first_alarm(name, threshold)) / RunSize().updates for run in failed]
         return ScoreFinding(threshold, alarms, leads)
 
     @cached_property
@@ -190,7 +190,7 @@ class Findings:
     def _possible_sentence(self) -> str:
         """What could have been had: the lead of an alarm at the first measurement from the fault on."""
         failed = self._of(REPORT)[1]
-        first = [run.lead(int(run.steps[run.steps >= run.onset][0])) / Size().updates for run in failed]
+        first = [run.lead(int(run.steps[run.steps >= run.onset][0])) / RunSize().updates for run in failed]
         median = float(np.median(first)) if first else 0.0
         short = sum(lead < AIM_LEAD for lead in first)
         return (
@@ -223,7 +223,7 @@ class Findings:
         ]
 
     def _setting(self) -> list[str]:
-        size = Size()
+        size = RunSize()
         faulty = [run for run in self.runs if not run.healthy]
         failed = Counter(run.cause for run in faulty if run.failed is not None)
         each = Counter(run.cause for run in faulty)

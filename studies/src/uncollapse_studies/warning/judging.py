@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..short_runs.store import Record, RunStore, numbers_of
+from ..short_runs.store import RunRecord, RunStore, numbers_of
 from .plan import CHOOSE, HEALTHY
 
 FAILED = 1.1  # times the held-out loss of the healthy twin
@@ -30,7 +30,7 @@ class Watched:
     failed: int | None  # the update from which on its loss is that of a run that fails; None if it does not
 
     @classmethod
-    def of(cls, name: str, record: Record, twin: Record) -> Watched:
+    def of(cls, name: str, record: RunRecord, twin: RunRecord) -> Watched:
         """From two records."""
         scores = {score: numbers_of(values) for score, values in record["scores"].items()}
         about = (name, record["cause"], record["half"], record["onset"])
@@ -58,7 +58,7 @@ class Watched:
         return max(0, self.failed - alarm)
 
 
-def failing_update(record: Record, twin: Record) -> int | None:
+def failing_update(record: RunRecord, twin: RunRecord) -> int | None:
     """The first update of three measurements in a row with a loss 10 % above the twin's; or where it is not finite.
 
     >>> healthy = {"steps": [5, 10, 15, 20], "held_out": [2.0, 2.0, 2.0, 2.0]}

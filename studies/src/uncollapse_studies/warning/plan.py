@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ..short_runs.faults import CAUSES, CORRUPT, FROZEN, RATE, ROUNDING, SCALE, WARMUP, Fault
-from ..short_runs.network import Size
-from ..short_runs.training import Run
+from ..short_runs.faults import CAUSES, CORRUPT, FROZEN, RATE, ROUNDING, SCALE, WARMUP, PlantedFault
+from ..short_runs.network import RunSize
+from ..short_runs.training import RunSettings
 
 PAIRS = 108
 TRIAL = (0, len(CAUSES))  # seeds of a trial: one pair in each half
@@ -22,7 +22,7 @@ class PlannedRun:
 
     name: str
     half: str
-    run: Run
+    run: RunSettings
 
     @property
     def cause(self) -> str:
@@ -30,7 +30,7 @@ class PlannedRun:
         return HEALTHY if self.run.fault is None else self.run.fault.cause
 
 
-def plan(seeds: Iterable[int] = range(PAIRS), updates: int = Size().updates) -> list[PlannedRun]:
+def plan(seeds: Iterable[int] = range(PAIRS), updates: int = RunSize().updates) -> list[PlannedRun]:
     """Each pair has a seed, a rate, a warm-up and a fault of its own; causes take turns, and so do the halves.
 
     >>> [(one.name, one.half) for one in plan([7])]
@@ -46,13 +46,13 @@ def plan(seeds: Iterable[int] = range(PAIRS), updates: int = Size().updates) -> 
     return found
 
 
-def _drawn(cause: str, seed: int, updates: int) -> Run:
+def _drawn(cause: str, seed: int, updates: int) -> RunSettings:
     draw = random.Random(seed)
     rates = HIGH_RATES if cause == WARMUP else RATES  # where a warm-up makes the difference
     rate, warmup = _between(draw, *rates), draw.randint(8, 20)
     first, last = ONSETS[cause]
     onset = draw.randint(max(1, round(first * updates)), max(1, round(last * updates)))
-    return Run(seed, rate, warmup, Fault(cause, onset, STRENGTHS[cause](draw)))
+    return RunSettings(seed, rate, warmup, PlantedFault(cause, onset, STRENGTHS[cause](draw)))
 
 
 def _between(draw: random.Random, low: float, high: float) -> float:

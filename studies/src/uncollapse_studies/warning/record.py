@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 
-from ..short_runs.network import Size
-from ..short_runs.store import Record, definition_of
-from ..short_runs.training import Course, train
+from ..short_runs.network import RunSize
+from ..short_runs.store import RunRecord, definition_of
+from ..short_runs.training import RunCourse, train
 from ..study import ShortRun
 from .plan import PlannedRun
 from .scores import READINGS, SCORES, RunTables
 
 
-def short_run(planned: PlannedRun, size: Size) -> ShortRun:
+def short_run(planned: PlannedRun, size: RunSize) -> ShortRun:
     """The run as a study has it."""
     return ShortRun(planned.name, definition_of(planned.run, size), partial(made, planned, size))
 
 
-def made(planned: PlannedRun, size: Size) -> Record:
+def made(planned: PlannedRun, size: RunSize) -> RunRecord:
     """Train, and keep what is needed."""
     course = train(planned.run, size)
     assert course.watch is not None
@@ -29,7 +29,7 @@ def made(planned: PlannedRun, size: Size) -> Record:
     return record_of(planned, course, tables)
 
 
-def record_of(planned: PlannedRun, course: Course, tables: RunTables) -> Record:
+def record_of(planned: PlannedRun, course: RunCourse, tables: RunTables) -> RunRecord:
     """A course as a record."""
     return {
         "cause": planned.cause,

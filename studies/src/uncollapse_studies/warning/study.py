@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..figure import Result
-from ..short_runs.network import Size
+from ..short_runs.network import RunSize
 from ..short_runs.store import RunStore
 from ..study import ShortRun
 from .findings import Findings
@@ -16,10 +16,10 @@ from .record import short_run
 ID = "warning"
 
 
-def runs(results: Path, size: Size | None) -> list[ShortRun]:
+def runs(results: Path, size: RunSize | None) -> list[ShortRun]:
     """Every run, the healthy twin of a pair first."""
     planned = plan() if size is None else plan(TRIAL, size.updates)
-    return [short_run(one, size or Size()) for one in planned]
+    return [short_run(one, size or RunSize()) for one in planned]
 
 
 def result(results: Path) -> Result:
@@ -35,6 +35,6 @@ def result(results: Path) -> Result:
         "too late, before the fault, or not at all. A score's threshold lets the said share of the healthy runs of the "
         "other half of the seeds have a false alarm; how many have one on this half stands in the table.",
         summary=found.table(),
-        settings={"pairs": PAIRS, "updates": Size().updates},
+        settings={"pairs": PAIRS, "updates": RunSize().updates},
         finding=found.sentences()[0],
     )
