@@ -72,4 +72,5 @@ def test_the_core_needs_four_packages(library):
         metadata = Parser().parsestr(archive.read(name).decode())
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.split("[<>=!~]", line)[0] for line in needed} == {"numpy", "pandas", "torch", "tqdm"}
-    assert set(metadata.get_all("Provides-Extra")) == {"hf", "report", "train", "completion", "all", "docs", "dev"}
+    extras = {"hf", "report", "train", "completion", "all", "docs", "lightning", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == extras

@@ -53,7 +53,8 @@ def _demonstrate(settings: DemoOptions, folder: Path) -> list[list[str]]:
     from uncollapse.training.demo.runs import FULL, QUICK
 
     size, seeds = (QUICK, QUICK_SEEDS) if settings.quick else (FULL, SEEDS)
-    size = size if settings.steps is None else replace(size, steps=settings.steps)
+    if settings.steps is not None:
+        size = replace(size, steps=settings.steps, every=min(size.every, settings.steps))  # one measurement at least
     with _Display(seeds * len(VARIANTS) + size.steps * len(RUNS)) as display:
         demo = demonstrate(size, settings.depth, seeds, folder, display.network, display.step, display.trained)
         display.say("drawing")

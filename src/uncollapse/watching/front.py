@@ -120,7 +120,8 @@ class Watch(Listener):
     ) -> None:
         self.schedule = Schedule(every, by_forwards=optimizer is None)
         self.notes: list[str] = []
-        self._logger = Logger(log, {"model": type(model).__name__, "every": every})
+        self._name = type(model).__name__
+        self._logger = Logger(log, {"model": self._name, "every": every})
         self._on_warning, self._detectors = on_warning, detectors
         self._history, self._signals, self._course = History(), Signals(), Course()
         self._warnings: list[News] = []
@@ -128,8 +129,7 @@ class Watch(Listener):
         self._plans: list[Plan] = []
         self._measurement: UpdateMeasurement | None = None
         self._updating: UpdateStatistics | None = None
-        self._last: UpdateMeasurement | None = None  # the last measurement, while nobody has asked for its diagnosis
-        self._diagnosis: Diagnosis | None = None
+        self.diagnosis: Diagnosis | None = None  # the last measurement; its verdicts are those of `diagnose`
         self._last_step = 0
         self._seen_forward = False
         self._told: set[str] = set()
@@ -141,13 +141,6 @@ class Watch(Listener):
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
-
-    @property
-    def diagnosis(self) -> Diagnosis | None:
-        """The last measurement as a diagnosis, whose verdicts are those of `diagnose`; None before the first."""
-        if self._last is not None:
-            self._diagnosis, self._last = self._last.diagnosis(), None
-        return self._diagnosis
 
     @property
     def heads(self) -> pd.DataFrame:
@@ -183,7 +176,7 @@ class Watch(Listener):
             return None  # a notebook then shows the text
         from .pages import notebook_view  # charts are loaded when they are drawn
 
-        return notebook_view(type(self.model).__name__, self)
+        return notebook_view(self._name, self)
 
     def close(self) -> None:
         """End the watch: nothing is left in the model or the optimizer, and the tables stay."""
@@ -280,9 +273,7 @@ class Watch(Listener):
             self._tell(item)
 
     def _judge(self, step: int, measurement: UpdateMeasurement) -> list[News]:
-        self._last = measurement
-        if not self._detectors or (diagnosis := self.diagnosis) is None:
-            return []
+        self.diagnosis = diagnosis = measurement.diagnosis()
         recent = Recent(
             step,
             self._last_step,
