@@ -9,9 +9,8 @@ from .cells.cell import Budget, Cell
 from .cells.hopfield import IN_VIOLINS, ablation_cells, learned_cells, main_cells, probe_cells, skipfree_cells
 from .cells.localization import NETWORKS, TOKENS, penalty_cells, propagation_cells
 from .cells.readings import following_cells, reading_cells
-from .cells.remedies import TEXTS, rate_cells
 
-HOPFIELD, LOCALIZATION, REMEDIES = "hopfield", "localization", "remedies"
+HOPFIELD, LOCALIZATION = "hopfield", "localization"
 _WORDS = {"gpt2": "GPT on WikiText-2", "vit": "ViT on CIFAR-10"}
 _MAIN = {"gpt2": "perplexity of GPT-2", "vit": "accuracy of ViT"}
 _VIOLINS = {
@@ -142,29 +141,11 @@ def _localization(ending: str, words: str) -> list[Artefact]:
     return [found[0], rho, *found[1:]]
 
 
-def _remedies() -> list[Artefact]:
-    """Studies of our own."""
-    return [
-        Artefact(
-            f"remedies-rates-{text}",
-            f"How much the learning rate matters, by remedy, LLaMA on {data}",
-            REMEDIES,
-            "remedies.rates",
-            partial(rate_cells, f"remedies-rates-{text}", text),
-            seeds=3,
-            stands_for="our own study",
-            minutes=0.35,
-        )
-        for text, data in TEXTS.items()
-    ]
-
-
 _READINGS = {"": "", TOKENS: ", penalty over tokens"}
 ARTEFACTS = {
     artefact.id: artefact
     for artefact in (
         *_hopfield(),
         *(entry for reading in _READINGS.items() for entry in _localization(*reading)),
-        *_remedies(),
     )
 }

@@ -45,6 +45,11 @@ class Study:
         found: Result = self._module().result(results)
         return found
 
+    def evidence(self, results: Path) -> dict[str, str]:
+        """One sentence for each remedy that it has tested; MODULE.py may have `evidence(results)`."""
+        tell = getattr(self._module(), "evidence", None)
+        return {} if tell is None or not self.is_kept(results) else tell(results)
+
     def is_kept(self, results: Path) -> bool:
         """Whether there are runs of it."""
         return (results / self.id / FILE).is_file()
@@ -55,7 +60,13 @@ class Study:
 
 STUDIES = {
     study.id: study
-    for study in (Study("warning", "How early a run that fails can be told, and from what", "warning.study", "25 min"),)
+    for study in (
+        Study("remedies-rates", "How much the learning rate matters, by remedy", "remedies.study", "60 min"),
+        Study("warning", "How early a run that fails can be told, and from what", "warning.study", "25 min"),
+        Study("retrofit", "What a remedy does to a model that is trained already", "retrofit.study", "12 min"),
+        Study("rescue", "What rescues a run at the first warning", "rescue.study", "25 min"),
+        Study("remedies-depth", "What trains without residual connections, or without norms", "depth.study", "50 min"),
+    )
 }
 
 
@@ -71,9 +82,16 @@ def make_runs(runs: Sequence[ShortRun], store: RunStore, jobs: int = 1) -> Itera
             store.add(run.name, {"definition": run.definition} | run.make())
             yield run.name
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_use_one_thread) as pool:
         waiting = {pool.submit(run.make): run for run in runs}
         for future in as_completed(waiting):
             run = waiting[future]
             store.add(run.name, {"definition": run.definition} | future.result())
             yield run.name
+
+
+def _use_one_thread() -> None:
+    """The networks are too small to share."""
+    import torch
+
+    torch.set_num_threads(1)

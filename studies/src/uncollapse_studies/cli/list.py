@@ -11,12 +11,8 @@ from uncollapse.cli.text_table import text_table
 
 from .. import locations
 
-PAPERS = {"hopfield": "Masumura and Taki", "localization": "Bao et al.", "remedies": "our own"}
-GPU = {
-    "hopfield": "days on a GPU",
-    "localization": "hours on a GPU",
-    "remedies": "hours",
-}  # at the paper's budget; not run here
+PAPERS = {"hopfield": "Masumura and Taki", "localization": "Bao et al."}
+GPU = {"hopfield": "days on a GPU", "localization": "hours on a GPU"}  # at the paper's budget; not run here
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much the learning rate matters, plain and with each remedy.
+"""How much the learning rate matters, plain and with each remedy, on one text.
 
 The measure is that of Wortsman et al. (2023): the mean over rates of min(loss, loss of a guess), less the best loss.
 """
@@ -6,39 +6,23 @@ The measure is that of Wortsman et al. (2023): the mean over rates of min(loss, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import pandas as pd
 
-from uncollapse.statistics import FEWEST, Estimate, SeedSummary, differences, summarise
+from uncollapse.remedies.contents import APART
+from uncollapse.statistics import Estimate, SeedSummary, differences, summarise
 
-from ..artefact import NO_CLAIM, ArtefactCells
-from ..cells.remedies import PLAIN, RATES
-from ..figure import Result
-from ..trained import described, settings
+from ..short_runs.network import SYMBOLS
+from ..short_runs.store import RunRecord
+from .plan import METHODS, PLAIN, RATES
 
-LOSS = "eval_loss"
-
-
-def result(found_cells: ArtefactCells) -> Result:
-    """Table, chart and words."""
-    from ..charts.trained_charts import rates_chart
-
-    runs = all_runs(found_cells)
-    found = compared(runs)
-    names = list(dict.fromkeys(runs["label"]))
-    return Result(
-        table=found_cells.long_table(),
-        chart=rates_chart(runs.rename(columns={"loss": "value"}), names, found_cells.artefact.title, "held-out loss"),
-        sentences=[found_cells.progress(), *_sentences(found), *_setting(found_cells)],
-        reading_aid="A dot is a trained network, a line is seed 0 over the rates. A network that diverged, or ended "
-        "above the loss of a guess, counts as a guess. The flatter a line, the less the rate matters.",
-        summary=summary(found),
-        settings=settings(found_cells),
-        verdict=NO_CLAIM,
-        finding=" ".join(_sentences(found)[:1]),
-    )
+GUESS = math.log(SYMBOLS)
+COLUMNS = ("text", "label", "seed", "rate", "loss", "largest_logit", "lowest_entropy")
+PAIRED = 4  # the remedies with the lowest sensitivity, of which pairs are made
+PAIRS = 2
 
 
 @dataclass(frozen=True)
@@ -48,31 +32,21 @@ class RateFinding:
     sensitivity: SeedSummary
     best_rate: float
     loss: SeedSummary  # at the best rate
-    largest_logit: float  # over seeds and rates; infinite where a run diverged
+    largest_logit: float  # at the end, over seeds and rates; infinite where a run diverged
     against: Estimate | None = None  # the plain network's sensitivity
     loss_against: Estimate | None = None
 
 
-def all_runs(found_cells: ArtefactCells) -> pd.DataFrame:
-    """Columns label, seed, rate, loss, largest_logit, lowest_entropy; a run that diverged has the loss of a guess."""
+def run_table(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """One row for each run; one that diverged, or ended above a guess, has the loss of a guess."""
     rows = []
-    for cell, record in found_cells.records:
-        recipe = cell.resolved()
-        guess = math.log(float(recipe.vocab_size or 1))
-        ended = record["status"] == "finished"
-        numbers = record["numbers"] if ended else {}
-        loss = float(numbers.get(LOSS, math.inf))
-        rows.append(
-            (
-                cell.method,
-                cell.seed,
-                float(recipe.learning_rate),
-                min(loss, guess) if math.isfinite(loss) else guess,
-                float(numbers.get("largest_logit", math.inf)),
-                float(numbers.get("lowest_entropy", 0.0)),
-            )
-        )
-    return pd.DataFrame(rows, columns=["label", "seed", "rate", "loss", "largest_logit", "lowest_entropy"])
+    for record in records:
+        ended = record["finished"] and record["held_out"] and record["held_out"][-1] is not None
+        loss = min(float(record["held_out"][-1]), GUESS) if ended else GUESS
+        logit, entropy = (record[name] if ended else None for name in ("largest_logit", "lowest_entropy"))
+        about = (record["text"], record["method"], record["seed"], record["rate"])
+        rows.append((*about, loss, math.inf if logit is None else logit, 0.0 if entropy is None else entropy))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"largest_logit": float, "lowest_entropy": float})
 
 
 def sensitivity(losses: Mapping[float, float]) -> float:
@@ -101,14 +75,34 @@ def compared(runs: pd.DataFrame) -> dict[str, RateFinding]:
     others = [name for name in found if name != PLAIN]
     gaps = differences(found[PLAIN].sensitivity, {name: found[name].sensitivity for name in others})
     losses = differences(found[PLAIN].loss, {name: found[name].loss for name in others})
-    for name in others:
-        own = found[name]
-        found[name] = RateFinding(own.sensitivity, own.best_rate, own.loss, own.largest_logit, gaps[name], losses[name])
-    return found
+    return found | {
+        name: replace(found[name], against=gaps[name], loss_against=losses[name]) for name in others
+    }
+
+
+def best_pairs(found: Iterable[Mapping[str, RateFinding]]) -> list[str]:
+    """Pairs worth a try: of the four remedies that lower the sensitivity most, on all texts, those that go together.
+
+    >>> made = {name: RateFinding(summarise([own]), 0.1, summarise([2.0]), 1.0) for name, own in
+    ...         {"plain": 0.9, "qk_norm": 0.1, "qk_clip": 0.2, "sink": 0.3, "qk_rate": 0.4, "soft_cap": 0.5}.items()}
+    >>> best_pairs([made])
+    ['qk_norm + sink', 'qk_clip + sink']
+    """
+    texts = list(found)
+    mean = {
+        name: sum(own[name].sensitivity.mean for own in texts)
+        for name in METHODS
+        if texts and all(name in own for own in texts)
+    }
+    singles = sorted(mean, key=lambda name: mean[name])
+    lower = singles[: singles.index(PLAIN)] if PLAIN in singles else singles
+    pairs = [pair for pair in combinations(lower[:PAIRED], 2) if frozenset(pair) not in APART]
+    pairs.sort(key=lambda pair: mean[pair[0]] + mean[pair[1]])
+    return [" + ".join(pair) for pair in pairs[:PAIRS]]
 
 
 def summary(found: Mapping[str, RateFinding]) -> pd.DataFrame:
-    """One row for each method."""
+    """One row for each method, the least sensitive first."""
     rows = [
         {
             "method": name,
@@ -120,56 +114,34 @@ def summary(found: Mapping[str, RateFinding]) -> pd.DataFrame:
             "largest logit at any rate": "diverged" if math.isinf(own.largest_logit) else f"{own.largest_logit:,.0f}",
             "seeds": own.sensitivity.seeds,
         }
-        for name, own in found.items()
+        for name, own in sorted(found.items(), key=lambda item: item[1].sensitivity.mean)
     ]
     return pd.DataFrame(rows)
-
-
-def evidence(found: Mapping[str, RateFinding], where: str) -> dict[str, str]:
-    """One sentence for each remedy, for the table of contents of the remedies."""
-    if PLAIN not in found:
-        return {}
-    plain = found[PLAIN]
-    return {
-        name: f"rate sensitivity {own.sensitivity.mean:.2f} against {plain.sensitivity.mean:.2f} without it "
-        f"({_verdict(own.against)}), loss at the best rate {own.loss.mean:.2f} against {plain.loss.mean:.2f} "
-        f"({_verdict(own.loss_against)}); {where}, {own.sensitivity.seeds} seeds"
-        for name, own in found.items()
-        if own.against is not None and own.sensitivity.seeds >= FEWEST
-    }
-
-
-def _verdict(gap: Estimate | None) -> str:
-    assert gap is not None
-    return {"lower": "better", "higher": "worse"}.get(gap.verdict, "undecided")
 
 
 def _shown(own: SeedSummary) -> str:
     return f"{own.mean:.3f}" + ("" if math.isnan(own.spread) else f" ± {own.spread:.3f}")
 
 
-def _sentences(found: Mapping[str, RateFinding]) -> list[str]:
-    if PLAIN not in found or len(found) < 2:
+def sentences(found: Mapping[str, RateFinding], text: str) -> list[str]:
+    """What it comes to on one text."""
+    judged = {name: own for name, own in found.items() if own.against is not None and own.loss_against is not None}
+    if PLAIN not in found or not judged:
         return []
-    judged = {name: own for name, own in found.items() if own.against is not None}
-    told = []
-    for verdict, words in (("lower", "lower the sensitivity to the rate"), ("higher", "raise it")):
-        names = [name for name, own in judged.items() if own.against is not None and own.against.verdict == verdict]
-        names.sort(key=lambda name: judged[name].sensitivity.mean)
-        listed = ", ".join(f"{name} ({judged[name].sensitivity.mean:.2f})" for name in names)
+    by_verdict = {
+        verdict: [name for name, own in judged.items() if own.against and own.against.verdict == verdict]
+        for verdict in ("lower", "higher", "undecided")
+    }
+    parts = []
+    for verdict, words in (("lower", "make the rate matter less"), ("higher", "make it matter more")):
+        names = sorted(by_verdict[verdict], key=lambda name: judged[name].sensitivity.mean)
         if names:
-            told.append(f"{listed} {words} ({found[PLAIN].sensitivity.mean:.2f} without a remedy).")
-    rest = [name for name, own in judged.items() if own.against is not None and own.against.verdict == "undecided"]
-    if rest:
-        told.append(f"Undecided: {', '.join(rest)}.")
-    worse = [n for n, own in judged.items() if own.loss_against is not None and own.loss_against.verdict == "higher"]
-    if worse:
-        told.append(
-            f"At its own best rate each of these is worse than the plain network at its best: {', '.join(worse)}."
-        )
+            parts.append(f"{', '.join(f'{name} ({judged[name].sensitivity.mean:.2f})' for name in names)} {words}")
+    if by_verdict["undecided"]:
+        parts.append(f"undecided: {', '.join(by_verdict['undecided'])}")
+    told = [f"{text}: {'; '.join(parts)}. Without a remedy the sensitivity is {found[PLAIN].sensitivity.mean:.2f}."]
+    for verdict, words in (("higher", "worse"), ("lower", "better")):
+        names = [name for name, own in judged.items() if own.loss_against and own.loss_against.verdict == verdict]
+        if names:
+            told.append(f"{text}: {words} than the plain network, each at its own best rate: {', '.join(names)}.")
     return told
-
-
-def _setting(found_cells: ArtefactCells) -> list[str]:
-    cell = found_cells.cells[0]
-    return [f"{described([cell]).rpartition(', rate')[0]}; AdamW, warm-up and cosine, gradients clipped at 1."]

@@ -52,20 +52,20 @@ def small_llama(size: RunSize, seed: int) -> Any:
 
 
 @cache
-def text(split: str) -> Tensor:
+def half_bytes(text: str, split: str) -> Tensor:
     """The half-bytes of a split, "train" or "valid": of each byte the upper one first."""
-    whole = torch.frombuffer(bytearray("".join(getattr(load_text(TEXT), split)).encode()), dtype=torch.uint8)
+    whole = torch.frombuffer(bytearray("".join(getattr(load_text(text), split)).encode()), dtype=torch.uint8)
     return torch.stack([whole // SYMBOLS, whole % SYMBOLS], dim=1).flatten()
 
 
-def training_batches(size: RunSize, seed: int) -> Tensor:
+def training_batches(size: RunSize, seed: int, text: str = TEXT) -> Tensor:
     """The batches of a whole run, (updates, batch, length): the same for a run and its healthy twin."""
-    return _pieces(text("train"), (size.updates, size.batch), size.length, seed)
+    return _pieces(half_bytes(text, "train"), (size.updates, size.batch), size.length, seed)
 
 
-def held_out_batch(size: RunSize) -> Tensor:
+def held_out_batch(size: RunSize, text: str = TEXT) -> Tensor:
     """The same sequences in every run."""
-    return _pieces(text("valid"), (size.held_out,), size.length, 0)
+    return _pieces(half_bytes(text, "valid"), (size.held_out,), size.length, 0)
 
 
 def _pieces(whole: Tensor, shape: tuple[int, ...], length: int, seed: int) -> Tensor:
