@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import uncollapse as uc
 from uncollapse.training.schedule import RateSchedule
 
-from ..short_runs.network import RunSize
+from ..short_runs.network import RunSize, held_out_batch
 from ..short_runs.store import RunRecord, definition_of
 from ..short_runs.training import RunSettings, train
 from ..study import ShortRun
@@ -81,20 +82,18 @@ def short_run(run: RateRun, size: RunSize) -> ShortRun:
 
 
 def made(run: RateRun, size: RunSize) -> RunRecord:
-    """Train with warm-up and cosine decay, and keep the held-out losses and the last measurement of attention."""
+    """Train with warm-up and cosine decay, and keep the held-out losses and what a diagnosis finds at the end."""
     warmup = round(WARMUP * size.updates)
     # one step more, so that the last update has a rate above 0
     schedule = RateSchedule(peak=run.rate, steps=size.updates + 1, warmup=warmup, floor=0.0, start=0.0)
     settings = RunSettings(run.seed, run.rate, warmup)
-    course = train(settings, size, remedy=run.remedy, text=run.text, rates=schedule.rate)
-    assert course.watch is not None
-    heads = course.watch.heads
-    last = heads[heads["step"] == heads["step"].max()]
+    course = train(settings, size, watched=False, remedy=run.remedy, text=run.text, rates=schedule.rate)
+    heads = uc.diagnose(course.model, {"input_ids": held_out_batch(size, run.text)}, progress=False).heads
     return {
         **{"text": run.text, "method": run.method, "rate": run.rate, "seed": run.seed},
         "finished": len(course.losses) == size.updates and math.isfinite(course.losses[-1]),
         "held_out": course.held_out,
-        "largest_logit": float(last["logit_max"].max()),
-        "lowest_entropy": float(last["entropy_normalised"].min()),
+        "largest_logit": float(heads["logit_max"].max()),
+        "lowest_entropy": float(heads["entropy_normalised"].min()),
         "seconds": course.seconds,
     }

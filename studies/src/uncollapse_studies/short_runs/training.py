@@ -46,6 +46,7 @@ class RunCourse:
     gradient_norms: list[float] = field(default_factory=list)  # before they are clipped
     held_out: list[float] = field(default_factory=list)  # after every measured update
     watch: Watch | None = None
+    model: Any = None  # as it is at the end
     seconds: float = 0.0
 
     def updates(self) -> pd.DataFrame:
@@ -91,7 +92,7 @@ def train(
                 break
             if update % size.every == 0:
                 course.held_out.append(loss_of(model, held_out))
-    course.seconds = time.perf_counter() - began
+    course.model, course.seconds = model, time.perf_counter() - began
     return course
 
 
