@@ -73,7 +73,7 @@ def test_a_missing_rate_is_no_finding():
 
 def test_pairs_are_of_remedies_that_go_together_and_help():
     made_up = {PLAIN: STEEP, "qk_norm": FLAT, "qk_clip": [loss + 0.001 for loss in FLAT], "sink": STEEP[:6] + [3.0]}
-    assert best_pairs([compared(table(made_up))]) == []  # qk_norm does not go with qk_clip, and a sink does not help
+    assert best_pairs(compared(table(made_up))) == []  # qk_norm does not go with qk_clip, and a sink does not help
 
 
 def test_a_run_that_diverged_or_ended_above_a_guess_counts_as_a_guess():

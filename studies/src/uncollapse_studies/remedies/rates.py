@@ -80,24 +80,18 @@ def compared(runs: pd.DataFrame) -> dict[str, RateFinding]:
     }
 
 
-def best_pairs(found: Iterable[Mapping[str, RateFinding]]) -> list[str]:
-    """Pairs worth a try: of the four remedies that lower the sensitivity most, on all texts, those that go together.
+def best_pairs(found: Mapping[str, RateFinding]) -> list[str]:
+    """Pairs worth a try: of the four remedies that lower the sensitivity most, those that go together.
 
     >>> made = {name: RateFinding(summarise([own]), 0.1, summarise([2.0]), 1.0) for name, own in
     ...         {"plain": 0.9, "qk_norm": 0.1, "qk_clip": 0.2, "sink": 0.3, "qk_rate": 0.4, "soft_cap": 0.5}.items()}
-    >>> best_pairs([made])
+    >>> best_pairs(made)
     ['qk_norm + sink', 'qk_clip + sink']
     """
-    texts = list(found)
-    mean = {
-        name: sum(own[name].sensitivity.mean for own in texts)
-        for name in METHODS
-        if texts and all(name in own for own in texts)
-    }
-    singles = sorted(mean, key=lambda name: mean[name])
+    singles = sorted((name for name in found if name in METHODS), key=lambda name: found[name].sensitivity.mean)
     lower = singles[: singles.index(PLAIN)] if PLAIN in singles else singles
     pairs = [pair for pair in combinations(lower[:PAIRED], 2) if frozenset(pair) not in APART]
-    pairs.sort(key=lambda pair: mean[pair[0]] + mean[pair[1]])
+    pairs.sort(key=lambda pair: sum(found[name].sensitivity.mean for name in pair))
     return [" + ".join(pair) for pair in pairs[:PAIRS]]
 
 

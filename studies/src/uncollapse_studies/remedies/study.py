@@ -21,15 +21,15 @@ NORM, AIM = "qk_norm", 0.5  # of its sensitivity: what a pair is held to
 
 
 def runs(results: Path, size: RunSize | None) -> list[ShortRun]:
-    """Every method at every rate; once all are made, the pairs that look best."""
+    """Every method at every rate; once those of the first text are made, the pairs that look best there."""
     if size is not None:
         trial = plan(list(METHODS)[:2], RATES[:2], TEXTS[:1], range(FEWEST))
         return [short_run(run, size) for run in trial]
     singles = [short_run(run, SIZE) for run in plan()]
     store = RunStore(results / ID)
-    if missing(singles, store):
+    if missing([short_run(run, SIZE) for run in plan(texts=TEXTS[:1])], store):
         return singles
-    return singles + [short_run(run, SIZE) for run in plan(best_pairs(_findings(store).values()))]
+    return singles + [short_run(run, SIZE) for run in plan(best_pairs(_findings(store)[TEXTS[0]]))]
 
 
 def _findings(store: RunStore) -> dict[str, dict[str, RateFinding]]:
@@ -84,7 +84,7 @@ def _setting(kept: int) -> list[str]:
         f"{kept} runs. LLaMA, {SIZE.layers} layers of width {SIZE.width}, half-bytes of each text, {SIZE.updates} "
         f"updates of {SIZE.batch} x {SIZE.length}, AdamW, clipped at 1, {WARMUP:.0%} warm-up, then cosine. Seeds set "
         "weights and batches, and are the same for all methods. Strengths that are not the library's defaults: "
-        f"{strengths}. Pairs are made of the {PAIRED} least sensitive remedies.".replace("%", " %")
+        f"{strengths}. Pairs are made of the {PAIRED} least sensitive remedies on {TEXTS[0]}.".replace("%", " %")
     ]
 
 
