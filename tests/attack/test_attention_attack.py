@@ -19,8 +19,8 @@ import ctypes, sys
 import torch
 from tests.attack.attention_cases import Case
 from tests.diagnosis.row_cases import random_layer
-from uncollapse.attention import row_statistics, tile_engine
-row_statistics.WORTH = 0
+from uncollapse.attention import row_statistics, tile_engine, token_pairs
+row_statistics.WORTH = token_pairs.WORTH = 0
 torch.set_num_threads(1)
 assert tile_engine(torch.zeros(1, 1, 1, 1)) == "cpp"
 for number in range(int(sys.argv[1])):
@@ -30,6 +30,8 @@ for number in range(int(sys.argv[1])):
     source, masking, _ = random_layer(number)
     assert row_statistics.compiled_rows(source, masking) is not None
     assert row_statistics.compiled_largest(source, masking) is not None
+    tokens = torch.randn(2 + number, 1 + number % 40)
+    assert token_pairs.compiled_pairs(tokens, *torch.ones(3, len(tokens)), 400) is not None
     print("ran", flush=True)
 if sys.argv[2] == "overflow":
     libc = ctypes.CDLL(None)

@@ -35,6 +35,7 @@ def test_the_library_is_all_that_its_wheel_holds(library):
         "uncollapse/py.typed",
         "uncollapse/attention/_native/matrices.h",
         "uncollapse/attention/_native/row_statistics.cpp",
+        "uncollapse/attention/_native/token_pairs.cpp",
         "uncollapse/attention/_native/tiles.cpp",
         "uncollapse/recipes/quickstart.yaml",
         "uncollapse/report/page.css",

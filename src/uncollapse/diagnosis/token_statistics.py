@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from uncollapse.attention.token_pairs import compiled_pairs
 from uncollapse.metrics import (
     Cosines,
     count_raw_and_centred,
@@ -49,7 +50,7 @@ class TokenStatistics:
         self.sums["residual_ratio"] += residual_ratio(x).item()
         self.sums["residual_frobenius"] += frobenius
         self.sums["norm_mean"] += torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64).mean().item()
-        count_raw_and_centred(x, self.cosines, self.centred)
+        count_raw_and_centred(x, self.cosines, self.centred, compiled_pairs)
         if self.ranked < self.decompositions:
             singular = singular_values(x)
             self.rank_sums["stable_rank"] += stable_rank(x, singular).item()

@@ -5,7 +5,7 @@ Pairs are counted into histograms tile by tile, so that no T x T matrix is store
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -70,11 +70,22 @@ def _tiles(unit: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
             yield rows, later, unit[rows] @ unit[later].mT
 
 
-def count_raw_and_centred(x: Tensor, raw: Cosines, centred: Cosines) -> None:
+# From centred tokens of length one and three factors of each token (share, inverse, common), counts (2, bins) and sums
+# (2,) of both kinds of cosines; None: it cannot.
+CountPairs = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor] | None]
+
+
+def count_raw_and_centred(x: Tensor, raw: Cosines, centred: Cosines, count: CountPairs | None = None) -> None:
     """Count the pairs of a sequence (T, M) in `raw`, and those of its residual R = X - 1 mean^T in `centred`.
 
     One product serves both: x_i x_j = r_i r_j + (r_i + r_j) mean + mean^2. This way round digits are lost only for
     tokens that are much smaller than the mean; where there is one, the products are taken twice.
+
+    Args:
+        x: the tokens.
+        raw: where their pairs are counted.
+        centred: where those of the residual are.
+        count: a faster way to take and count the products, tried first.
 
     >>> raw, centred = Cosines.empty(), Cosines.empty()
     >>> count_raw_and_centred(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), raw, centred)
@@ -93,6 +104,12 @@ def count_raw_and_centred(x: Tensor, raw: Cosines, centred: Cosines) -> None:
     share = torch.linalg.vecdot(unit, rest) / size  # |r_i| / |x_i|
     inverse = 1.0 / size
     common = (rest @ mean + mean @ mean / 2) / size
+    counted = None if count is None else count(unit, share, inverse, common, BINS)
+    if counted is not None:
+        for into, counts, total in zip((raw, centred), *counted, strict=True):
+            into.histogram.counts += counts
+            into.histogram.sum += float(total)
+        return
     for rows, columns, cosines in _tiles(unit):
         whole = (cosines * share[rows, None]).mul_(share[columns])
         whole.addr_(common[rows], inverse[columns]).addr_(inverse[rows], common[columns])

@@ -33,6 +33,7 @@ HEADERS = ("matrices.h",)
 LIBRARIES = {  # name of a source: what it holds
     "tiles": "attention tiles",
     "row_statistics": "attention statistics",
+    "token_pairs": "token statistics",
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LOADING = threading.Lock()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from uncollapse.data.sample import embedded_bytes
 from uncollapse.remedies.contents import BY_NAME, UNTESTED, evidence
@@ -100,6 +102,30 @@ def demonstrate(
     on_end: Callable[[str, TrainedRun], object],
 ) -> Demo:
     """Measure and train everything; the files of the watches go to `folder`."""
+    with one_thread():
+        return _demonstrate(size, depth, seeds, folder, on_network, on_step, on_end)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The networks are too small to share, and threads that wait for one another waste the cores of a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _demonstrate(
+    size: DemoSize,
+    depth: int,
+    seeds: int,
+    folder: Path,
+    on_network: Callable[[], object],
+    on_step: Callable[[str, float], object],
+    on_end: Callable[[str, TrainedRun], object],
+) -> Demo:
     ratios = residual_by_depth(embedded_bytes(4, 64), depth=depth, seeds=seeds, tick=on_network)
     layers = [layer for layer in (0, 1, 2, 3, 4, 6, 8) if layer <= depth]
     ids = embedded_bytes(1, TOKENS)

@@ -75,9 +75,7 @@ def compared(runs: pd.DataFrame) -> dict[str, RateFinding]:
     others = [name for name in found if name != PLAIN]
     gaps = differences(found[PLAIN].sensitivity, {name: found[name].sensitivity for name in others})
     losses = differences(found[PLAIN].loss, {name: found[name].loss for name in others})
-    return found | {
-        name: replace(found[name], against=gaps[name], loss_against=losses[name]) for name in others
-    }
+    return found | {name: replace(found[name], against=gaps[name], loss_against=losses[name]) for name in others}
 
 
 def best_pairs(found: Mapping[str, RateFinding]) -> list[str]:
