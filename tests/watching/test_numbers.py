@@ -15,6 +15,7 @@ from tests.models.builders import batch, build
 from tests.models.modules import MODULES, Recursion
 from tests.models.modules import build as build_plain
 from tests.watching.loops import call, loss_of, sgd, train
+from uncollapse.remedies.contents import read as read_remedy
 from uncollapse_studies.calibration import architectures
 
 LAYER_COLUMNS = ("residual_ratio", "residual_frobenius", "norm_mean", "cosine_mean", "cosine_aligned", "cosine_centred")
@@ -236,3 +237,43 @@ def test_rows_that_see_one_key_and_an_empty_batch_give_rows_without_numbers():
     assert watch.heads["logit_max"].isna().all()
     assert watch.layers["residual_ratio"].isna().all()
     assert set(watch.heads["step"]) == {1, 2}
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "plain"])
+@pytest.mark.parametrize("remedy", ["soft_cap(cap=2)", "sink(start=1)"])
+def test_caps_and_sinks_of_remedies_are_in_the_numbers(family, remedy):
+    """Against the same model whose attention is written out: a cap bounds the logits, a sink is one more key."""
+    (name, settings), *_ = read_remedy(remedy)
+    model, inputs = sharp(family)
+    stock = uc.diagnose(copy.deepcopy(model), inputs, progress=False).heads
+    uc.apply(model, name, example=inputs, **settings)
+    watch = uc.watch(model.train(), every=1)
+    model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    watch.close()
+    found = uc.diagnose(model.eval(), inputs, progress=False).heads
+    assert found["entropy_mean"].tolist() == pytest.approx(watch.heads["entropy_mean"].tolist(), abs=1e-5)
+    first = stock["layer"] == 1  # of whose queries and keys the remedy changes nothing
+    if name == "soft_cap":
+        assert stock.loc[first, "logit_max"].max() > 3
+        wanted = 2 * np.tanh(stock.loc[first, "logit_max"] / 2)
+        assert found.loc[first, "logit_max"].tolist() == pytest.approx(wanted.tolist(), rel=1e-5)
+        assert found["logit_max"].max() <= 2
+    else:
+        assert found.loc[first, "logit_max"].tolist() == pytest.approx(
+            stock.loc[first, "logit_max"].clip(lower=1.0).tolist(), rel=1e-5
+        )
+        assert (found.loc[first, "entropy_mean"] - stock.loc[first, "entropy_mean"]).abs().max() > 1e-3
+
+
+def sharp(family):
+    """A model whose attention is far from uniform, and its inputs."""
+    torch.manual_seed(0)
+    if family == "plain":
+        layer = torch.nn.TransformerEncoderLayer(16, 4, 16, dropout=0.0, batch_first=True)
+        model, inputs = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 9, 16)
+    else:
+        model, inputs = build(family), batch(family)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and "embed" not in name:
+            torch.nn.init.normal_(parameter, std=0.6)
+    return model.eval(), inputs

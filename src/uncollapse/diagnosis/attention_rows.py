@@ -10,12 +10,23 @@ from torch import Tensor
 
 from uncollapse.attention.masking import Masking, rows_of
 from uncollapse.attention.row_statistics import AttentionRows, compiled_largest
-from uncollapse.attention.scores import ScoreSource
+from uncollapse.attention.scores import CappedScores, ScoreSource, SinkScores
 from uncollapse.metrics import row_statistics
 from uncollapse.metrics.entropy import HIDDEN
 
 TILE_ENTRIES = 1 << 20  # scores of a tile: 4 MB, which stays in the cache between the passes over it
 TILE_ENTRIES_ELSEWHERE = 1 << 24  # on a GPU, where starting a kernel costs more than reading 64 MB
+
+
+def in_softmax(
+    source: ScoreSource, masking: Masking, cap: float | None, sink: Tensor | None
+) -> tuple[ScoreSource, Masking]:
+    """Scores and what hides them, with a soft cap and a sink (H,) if there are such."""
+    if cap is not None:
+        source = CappedScores(source, cap)
+    if sink is not None:
+        source, masking = SinkScores(source, sink), masking.with_sink(*source.shape[2:], source.device)
+    return source, masking
 
 
 def tiles(source: ScoreSource, masking: Masking) -> Iterator[tuple[int, int]]:

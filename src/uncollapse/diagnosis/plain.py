@@ -16,6 +16,7 @@ from tqdm import tqdm
 from uncollapse.attention import HiddenState
 from uncollapse.attention.masking import HIDING, Masking
 from uncollapse.attention.scores import InheritedScores, QueryKeyScores
+from uncollapse.models.editing import edited_model, known_plan
 from uncollapse.models.learned import learned_of
 from uncollapse.models.plain import (
     SUMS,
@@ -38,6 +39,7 @@ from uncollapse.models.plain import (
     without_modes,
 )
 
+from .attention_rows import in_softmax
 from .exclusive import exclusive
 from .observer import Observer
 from .result import Diagnosis
@@ -57,9 +59,8 @@ def diagnose_plain(
     example = next(given, None)
     if example is None:
         raise ValueError("no batch was given: the iterable is empty.")
-    conversion = conversion_of(model)
     with observer, exclusive(model):
-        plan = conversion.plan if conversion is not None else find(model, example, run, layers, blocks)[0]
+        plan = known_plan(model) or find(model, example, run, layers, blocks)[0]
         numbered = numbered_layers(plan, observer)
         measure_weights(model, numbered, observer)
         _read_coefficients(model, numbered, observer)
@@ -143,6 +144,16 @@ class PlainView:
         masking.real = self._real_for(source.shape[2])
         self.observer.scores(self.numbers[layer], source, masking)
 
+    @torch.no_grad()
+    def call(self, layer: LayerPlan, given: AttentionCall) -> None:
+        """An attention call, also one with a cap or a sink."""
+        with without_modes():
+            call = given.with_mask()
+            q, k, mask = _unfolded(layer, call.query), _unfolded(layer, call.key), call.attn_mask
+            mask = _unfolded(layer, mask) if mask is not None and layer.folded else mask
+            scores, masking = QueryKeyScores(q.contiguous(), k, call.scale), Masking.of(mask, call.is_causal, None)
+            self.scores(layer, *in_softmax(scores, masking, call.cap, call.sink))
+
     def inherited(self, layer: LayerPlan, state: HiddenState, mask: Tensor | None, causal: bool) -> None:
         """In a module that inherits scores."""
         with without_modes():
@@ -175,18 +186,9 @@ class _Reported(AttentionCalls):
         self.view, self.layer, self.seen = view, layer, False
 
     def _report(self, given: AttentionCall) -> None:
-        if self.seen or self.layer.kind == "product":
-            return
-        self.seen = True
-        with without_modes(), torch.no_grad():
-            call = given.with_mask()
-            q, k, mask = self._unfolded(call.query), self._unfolded(call.key), call.attn_mask
-            mask = self._unfolded(mask) if mask is not None and self.layer.folded else mask
-            scores = QueryKeyScores(q.contiguous(), k, call.scale)
-            self.view.scores(self.layer, scores, Masking.of(mask, call.is_causal, None))
-
-    def _unfolded(self, tensor: Tensor) -> Tensor:
-        return unflattened(tensor, 0, (-1, self.layer.heads)) if tensor.dim() == 3 else tensor
+        if not self.seen and self.layer.kind != "product":
+            self.seen = True
+            self.view.call(self.layer, given)
 
     def sdpa(self, call: AttentionCall) -> Tensor:
         self._report(call)
@@ -211,10 +213,15 @@ class _Reported(AttentionCalls):
             return
         self.seen = True
         with without_modes(), torch.no_grad():
-            values = self._unfolded(scores)
+            values = _unfolded(self.layer, scores)
             hidden = values <= HIDING
             masking = Masking(visible=~hidden) if bool(hidden.any()) else Masking()
             self.view.scores(self.layer, _WrittenOut(values.masked_fill(hidden, 0.0)), masking)
+
+
+def _unfolded(layer: LayerPlan, tensor: Tensor) -> Tensor:
+    """With heads that are folded into the batch apart from it."""
+    return unflattened(tensor, 0, (-1, layer.heads)) if tensor.dim() == 3 else tensor
 
 
 class _LastSum(TorchFunctionMode):
@@ -239,7 +246,7 @@ class _LastSum(TorchFunctionMode):
 @contextmanager
 def attention_observed(model: nn.Module, view: PlainView) -> Iterator[None]:
     """Hooks that report to the view while the model runs as it is; afterwards they are gone."""
-    conversion = conversion_of(model)
+    conversion, edited = conversion_of(model), edited_model(model)
     handles: list[Any] = []
     open_modes: dict[LayerPlan, _Reported] = {}
     inheriting = set() if conversion is None else {layer for stack in conversion.plan.own for layer in stack.layers}
@@ -267,6 +274,8 @@ def attention_observed(model: nn.Module, view: PlainView) -> Iterator[None]:
                 handles += _stream_hooks(model, view, n, layer)
         for state in () if conversion is None else conversion.stacks:
             state.observe = view.inherited
+        if edited is not None:
+            edited.report = view.call
         if any(layer.block is None and not layer.cross for layer in view.layers.values()):
             stack.enter_context(_LastSum(view))
         try:
@@ -278,6 +287,8 @@ def attention_observed(model: nn.Module, view: PlainView) -> Iterator[None]:
                 handle.remove()
             for state in () if conversion is None else conversion.stacks:
                 state.observe = None
+            if edited is not None:
+                edited.report = None
 
 
 def _stream_hooks(model: nn.Module, view: PlainView, n: int, layer: LayerPlan) -> list[Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from uncollapse.models.convert import find_transformers_model
+from uncollapse.models.editing import known_plan
 from uncollapse.models.plain import Plan, conversion_of, find, quiet_evaluation
 
 from .observer import Observer
@@ -136,10 +137,10 @@ class CallsTap:
 
 
 def plan_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], plans: list[Plan]) -> Plan:
-    """The plan of a module: that of its conversion, the one found before, or one from a trial forward."""
-    conversion = conversion_of(model)
-    if conversion is not None:
-        return conversion.plan
+    """The plan of a module: that of its conversion or edits, the one found before, or one from a trial forward."""
+    known = known_plan(model)
+    if known is not None:
+        return known
     if not plans:
         plans.append(find(model, (args, kwargs), run=_call)[0])
     return plans[0]

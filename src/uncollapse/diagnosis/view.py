@@ -13,15 +13,15 @@ from transformers import PreTrainedModel
 from uncollapse.attention import HiddenState
 from uncollapse.attention.masking import HIDING, Masking
 from uncollapse.attention.scores import (
-    CappedScores,
     InheritedScores,
     QueryKeyScores,
     ScoreSource,
-    SinkScores,
     is_weights,
 )
+from uncollapse.models.editing import edits_of_softmax
 from uncollapse.models.huggingface import HARMLESS, KEYWORD, PassScores, is_causal_call
 
+from .attention_rows import in_softmax
 from .model_pass import Batch
 from .observer import Observer
 from .stacks import attention_modules
@@ -138,10 +138,8 @@ class View:
         if bias is not None:
             masking.bias = bias if masking.bias is None else masking.bias + bias
         source: ScoreSource = QueryKeyScores(q, k, kwargs.get("scaling"))
-        if kwargs.get("softcap") is not None:
-            source = CappedScores(source, kwargs["softcap"])
-        if kwargs.get("s_aux") is not None:
-            source, masking = SinkScores(source, kwargs["s_aux"]), masking.with_sink(*source.shape[2:], q.device)
+        source, masking = in_softmax(source, masking, kwargs.get("softcap"), kwargs.get("s_aux"))
+        source, masking = in_softmax(source, masking, *edits_of_softmax(module))
         self._add(self._row_of(module), source, masking, self._parts(len(q)))
         return False
 

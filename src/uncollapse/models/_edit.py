@@ -26,6 +26,8 @@ class Edit(nn.Module):
     needs_tokens = False  # `after` is to get what enters the attention
     needs_first = False  # `after` is to get the values of layer 1
     inherits = True  # goes with inherited scores, which have an attention function of their own
+    cap: float | None = None  # that `before` gives the call
+    sink: Tensor | None = None  # likewise
 
     def queries(self, heads: Tensor) -> Tensor:
         """Change the queries (..., H, D) as they leave W_Q."""

@@ -40,6 +40,7 @@ class EditedModel:
         self.notes: dict[str, str] = {}  # what a remedy has to say, by its name
         self.first_values = FirstValues()
         self.observe: Callable[[Observation], None] | None = None
+        self.report: Callable[[LayerPlan, AttentionCall], None] | None = None  # calls that are no longer torch's own
         self.observe_projection: Callable[[EditedLayer, str, Tensor, Tensor], None] | None = None
         for index, stack in enumerate(found.plan.own):
             for position, plan in enumerate(stack.layers, start=1):
@@ -47,7 +48,7 @@ class EditedModel:
                 self.layers.append(EditedLayer(len(self.layers) + 1, place, plan, found.root, self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"observe": None, "observe_projection": None}
+        return self.__dict__ | {"observe": None, "report": None, "observe_projection": None}
 
 
 class EditedLayer:
@@ -124,6 +125,8 @@ class EditedLayer:
         changed = call
         for edit in edits:
             changed = edit.before(changed, around)
+        if self.shared.report is not None and not (changed.cap is None and changed.sink is None):
+            self.shared.report(self.plan, changed)
         out = run(changed)
         for edit in edits:
             out = edit.after(out, changed, around)

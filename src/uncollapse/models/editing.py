@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 from ._attention_call import AttentionCall, attend, weights_of
 from ._edit import Edit, Surroundings
 from ._edited_layer import EditedLayer, EditedModel, Observation
 from ._editing_hooks import LAYER, hook, unhook
 from .anatomy import Anatomy
+from .plain import Plan, conversion_of
 
 __all__ = [
     "PREFIX",
@@ -34,8 +35,10 @@ __all__ = [
     "begin_editing",
     "edited_layer",
     "edited_model",
+    "edits_of_softmax",
     "end_editing",
     "hooks_last",
+    "known_plan",
     "refuse_inheriting",
     "remove_edit",
     "weights_of",
@@ -55,6 +58,22 @@ def edited_layer(attention: nn.Module) -> EditedLayer | None:
     """What the hooks of an attention module share, None if it is not edited."""
     found = attention.__dict__.get(LAYER)
     return found if isinstance(found, EditedLayer) else None
+
+
+def known_plan(model: nn.Module) -> Plan | None:
+    """The plan of a module that is converted or edited, where a trial forward would not see stock attention."""
+    conversion, shared = conversion_of(model), model.__dict__.get(EDITED)
+    if conversion is not None:
+        return conversion.plan
+    return None if shared is None else shared.plan
+
+
+def edits_of_softmax(attention: nn.Module) -> tuple[float | None, Tensor | None]:
+    """The cap and the sink (H,) that edits give the calls of an attention module, None where they give none."""
+    layer = edited_layer(attention)
+    edits = [] if layer is None else layer.edits
+    cap = next((edit.cap for edit in edits if edit.cap is not None), None)
+    return cap, next((edit.sink for edit in edits if edit.sink is not None), None)
 
 
 def begin_editing(found: Anatomy) -> EditedModel:

@@ -24,6 +24,11 @@ class SinkLogits(Edit):
         super().__init__()
         self.logits = nn.Parameter(logits)  # (H,)
 
+    @property
+    def sink(self) -> Tensor:  # type: ignore[override]
+        """The logits, as the call has them."""
+        return self.logits
+
     def before(self, call: AttentionCall, around: Surroundings) -> AttentionCall:
         """Add the sink to the call."""
         return call._replace(sink=self.logits)
