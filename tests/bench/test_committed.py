@@ -1,4 +1,4 @@
-"""The figures in benchmarks/README.md are those of the newest folders beside it: the complete one, and the bars."""
+"""The figures in benchmarks/README.md are those of the newest folders beside it: the complete one, bars, watching."""
 
 import json
 from pathlib import Path
@@ -47,6 +47,22 @@ def test_the_bars_are_those_of_the_newest_folder_that_has_them():
     told = [(float(row[1]), float(row[2].split(",")[0]), "missed" in row[2]) for row in rows if _is_bar(row)]
     found = [(round(m, 2), b, m > b) for m, b in zip(bars["measured"], bars["bar"], strict=True)]
     assert sorted(told) == sorted(found)
+
+
+def test_the_figures_of_watching_are_those_of_the_newest_folder_that_has_them():
+    watched = pd.read_csv(max(BENCHMARKS.glob("*/watch.csv")))
+    text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    ends = [
+        f"| {row.measured:.2f} | {row.bar:g}{'' if row.measured <= row.bar else ', missed'} |"
+        for row in watched.itertuples()
+    ]
+    told = [
+        line
+        for line in text.splitlines()
+        if line.startswith(("| a training step, w", "| memory added", "| a `diagnose`"))
+    ]
+    assert len(told) == len(ends)
+    assert all(line.endswith(end) for line, end in zip(told, ends, strict=True))
 
 
 def _is_bar(row):
