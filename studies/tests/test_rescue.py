@@ -13,7 +13,7 @@ from uncollapse_studies.rescue.findings import ENOUGH, TREATMENTS, RescueFinding
 from uncollapse_studies.rescue.judging import TreatedOutcome, changed_for_the_better, end_loss, outcomes, share_interval
 from uncollapse_studies.rescue.plan import failing_pairs, treated_runs, trial_pairs
 from uncollapse_studies.rescue.study import ID, findings
-from uncollapse_studies.rescue.treatment import BRANCHES, LIMIT, NOTHING, Branch, giving, train_treated
+from uncollapse_studies.rescue.treatment import BRANCHES, CONTROL, LIMIT, NOTHING, Branch, giving, train_treated
 from uncollapse_studies.short_runs.faults import FROZEN, RATE, ROUNDING, SCALE, PlantedFault
 from uncollapse_studies.short_runs.network import TINY
 from uncollapse_studies.short_runs.store import FILE, RunStore
@@ -67,9 +67,15 @@ def test_a_pair_is_treated_at_the_first_alarm_of_the_run_that_fails(tmp_path):
     runs = treated_runs(pairs)
     assert len({run.name for run in runs}) == len(runs)
     assert {run.alarm for run in runs} == {12}
-    branches = {name: [run.branch.name for run in runs if run.planned.name == name] for name in ("000 healthy", "006 healthy")}
-    assert branches["000 healthy"] == [NOTHING]  # of the half that limits are chosen on
-    assert branches["006 healthy"] == [branch.name for branch in BRANCHES]
+    branches = {
+        name: [run.branch for run in runs if run.planned.name == name] for name in {one.name for one in plan([0, 6])}
+    }
+    assert branches == {
+        "000 healthy": [BRANCHES[0]],  # of the half that limits are chosen on
+        "000 rate too high": [],
+        "006 healthy": [*BRANCHES, CONTROL],
+        "006 rate too high": [*BRANCHES],
+    }
 
 
 @pytest.mark.parametrize(("alarm", "expected", "in_time"), [(24, 24, False), (None, None, False)])
@@ -90,10 +96,10 @@ def test_a_run_is_rescued_within_two_percent_of_its_twin_and_harmed_beyond_one()
     assert [outcome(against).harmed for against in (0.9, 1.01, 1.011, math.inf)] == [False, False, True, True]
 
 
-def test_the_loss_at_the_end_is_the_mean_of_the_last_two_and_infinite_without_an_end():
-    assert end_loss([9.0, 2.0, 3.0], 3) == 2.5
-    assert end_loss([9.0, 2.0, None], 3) == math.inf
-    assert end_loss([9.0, 2.0], 3) == math.inf
+def test_the_loss_at_the_end_is_the_mean_of_the_last_three_and_infinite_without_an_end():
+    assert end_loss([9.0, 2.0, 3.0, 4.0], 4) == 3.0
+    assert end_loss([9.0, 2.0, 3.0, None], 4) == math.inf
+    assert end_loss([9.0, 2.0, 3.0], 4) == math.inf
     assert end_loss([], 0) == math.inf
 
 
@@ -102,8 +108,8 @@ def test_outcomes_are_against_the_healthy_twin_that_goes_on_as_it_is(tmp_path):
     about = {"twin": "006 healthy", "cause": RATE, "half": REPORT, "in_time": True}
     for name, branch, losses in (
         ("006 healthy", NOTHING, [2.0, 2.0]),
-        ("006 healthy", "qk_norm", [2.1, 2.1]),
-        ("006 rate too high", "qk_norm", [3.0, 3.0]),
+        ("006 healthy", "qk_clip", [2.1, 2.1]),
+        ("006 rate too high", "half the rate", [3.0, 3.0]),
         ("006 rate too high", "qk_clip", [3.0]),  # it ended early
     ):
         own = {"run": name, "branch": branch, "healthy": name.endswith("healthy"), "held_out": losses}
@@ -111,8 +117,8 @@ def test_outcomes_are_against_the_healthy_twin_that_goes_on_as_it_is(tmp_path):
     found = {(one.run, one.branch): one.against for one in outcomes(store)}
     assert found == {
         ("006 healthy", NOTHING): 1.0,
-        ("006 healthy", "qk_norm"): pytest.approx(1.05),
-        ("006 rate too high", "qk_norm"): 1.5,
+        ("006 healthy", "qk_clip"): pytest.approx(1.05),
+        ("006 rate too high", "half the rate"): 1.5,
         ("006 rate too high", "qk_clip"): math.inf,
     }
 
@@ -129,10 +135,10 @@ def test_a_run_without_a_warning_counts_as_not_rescued():
     assert found.table().iloc[0, 1] == "1 of 5"
 
 
-def test_healthy_runs_count_in_the_reported_half_alone():
-    mistaken = [outcome(against, branch="qk_norm", healthy=True) for against in (1.0, 1.02, 1.04)]
-    other = outcome(2.0, branch="qk_norm", healthy=True, half=CHOOSE)
-    own = RescueFindings([*mistaken, other]).of("qk_norm")
+def test_runs_count_in_the_half_that_is_treated_alone():
+    mistaken = [outcome(against, branch="qk_clip", healthy=True) for against in (1.0, 1.02, 1.04)]
+    others = [outcome(2.0, branch="qk_clip", healthy=healthy, half=CHOOSE) for healthy in (True, False)]
+    own = RescueFindings([*mistaken, *others]).of("qk_clip")
     assert (own.harmed, len(own.mistaken), own.failing) == (2, 3, 0)
     assert own.change.value == pytest.approx(0.02)
     assert own.change.low < 0.02 < own.change.high
@@ -142,7 +148,7 @@ def test_a_treatment_is_better_beyond_doubt_only_with_enough_runs_and_for_the_be
     def runs(branch, rescued, count=12):
         return [outcome(1.0 if place < rescued else 2.0, run=str(place), branch=branch) for place in range(count)]
 
-    found = RescueFindings([*runs(NOTHING, 2), *runs("half the rate", 12), *runs("qk_clip", 4), *runs("qk_norm", 2)])
+    found = RescueFindings([*runs(NOTHING, 2), *runs("half the rate", 12), *runs("qk_clip", 4)])
     assert found.better == ["half the rate"]
     assert found.best() == "half the rate"
     assert "12 of 12 with half the rate, 2 with nothing" in " ".join(found.sentences())
@@ -155,6 +161,14 @@ def test_a_remedy_has_evidence_only_from_enough_runs():
     runs = [outcome(1.0, run=str(place), branch="qk_clip") for place in range(ENOUGH)]
     assert set(evidence_of(RescueFindings(runs))) == {"qk_clip"}
     assert evidence_of(RescueFindings(runs[1:])) == {}
+
+
+def test_evidence_is_of_all_ways_in_which_a_remedy_was_applied():
+    ways = {"qk_norm": 1.0, "fitted qk_norm": 2.0}
+    runs = [outcome(ways[name], run=str(place), branch=name) for place in range(ENOUGH) for name in ways]
+    said = evidence_of(RescueFindings(runs))
+    assert set(said) == {"qk_norm"}
+    assert f"{ENOUGH} with qk_norm and 0 with qk_norm(fit=True) from the first warning" in said["qk_norm"]
 
 
 @DATA
@@ -171,10 +185,21 @@ def test_nothing_is_the_run_itself_and_a_treatment_changes_it_only_after_the_ala
 
 
 @DATA
+def test_qk_clip_is_refused_where_an_attention_function_of_its_own_makes_the_scores():
+    run = RunSettings(1, 3e-3, 4, PlantedFault(ROUNDING, 3, 1024.0))
+    branch = next(branch for branch in BRANCHES if branch.name == "qk_clip")
+    assert train_treated(run, TINY, branch, 12).losses == train(run, TINY, watched=False).losses
+    with pytest.raises(ValueError, match="qk_clip would not act as asked"):
+        train_treated(run, TINY, Branch("given all the same", remedy=branch.remedy), 12)
+
+
+@DATA
 def test_half_the_rate_is_half_the_rate_from_the_alarm_on():
     run = RunSettings(1, 3e-3, 4)
     course = train_treated(run, TINY, Branch("half", rate=0.5), 12)
-    by_hand = train(run, TINY, watched=False, rates=lambda update: 3e-3 * min(1.0, update / 4) * (1 - (update > 12) / 2))
+    by_hand = train(
+        run, TINY, watched=False, rates=lambda update: 3e-3 * min(1.0, update / 4) * (1 - (update > 12) / 2)
+    )
     assert course.losses == by_hand.losses
 
 

@@ -92,6 +92,12 @@ def test_a_run_that_diverged_is_said_and_not_compared():
     assert summary(found).set_index("put in").loc["hopfield", "final loss"] == "diverged"
 
 
+def test_a_control_that_never_recovers_is_said_to_make_recovery_moot():
+    moot = "tells nothing of the others"
+    assert moot in " ".join(sentences(findings({CONTROL: [0.1, 0.2], "sink": [0.1, 0.2]})))
+    assert moot not in " ".join(sentences(findings({CONTROL: [-0.1, -0.2], "sink": [0.1, 0.2]})))
+
+
 def test_there_is_evidence_only_with_seeds_that_can_decide():
     ends = {CONTROL: [-0.1, -0.11, -0.12], "qk_norm": [0.4, 0.41, 0.42]}
     told = evidence_of(findings(ends))
