@@ -76,7 +76,8 @@ def hopfield_attention(
         rule: a `ScoreRule` in place of `alpha_hidden` and `start`.
         backend: "carried" (fast; training keeps a score matrix for each layer), "reversible" (two for all layers, exact
             to 1e-4), "stacked" (none: memory linear in the sequence), "reference" (to be read), or "auto": in layer 1,
-            the first of these three that fits into memory. Later layers use the backend of their state.
+            the first of carried, reversible and stacked that fits into memory. Later layers use the backend of their
+            state.
         window: with "stacked": keep only the last `window` layers, an approximation. By default layers are dropped
             only where their weight is below the rounding of the scores.
         depth: number of layers of the model, a hint for "auto".

@@ -19,7 +19,7 @@ Skip = Literal[
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """One recursion of pre-softmax scores over the layers n = 1, 2, ...
+    """How scores before the softmax are inherited over the layers n = 1, 2, ...
 
         H_n = keep H_{n-1} + take S_n,    S_n = scaled Q_n K_n^T
 

@@ -16,7 +16,7 @@ from .group import CommandGroup, Listed, Runnable
 COMMANDS = {  # name -> one line for --help; the command itself is cli/NAME.py, with _ for -
     "demo": "see attention collapse, watch a run go wrong and put it right, in a few minutes",
     "diagnose": "find the layers and heads of a model that have collapsed, how badly, and what helps",
-    "page": "write the HTML page of a saved diagnosis, or of two to four side by side",
+    "page": "write the HTML page of saved diagnoses or watched runs, one to four side by side",
     "remedies": "list what is known to help, where it acts, and what shows it",
     "train": "train a recipe, with or without inherited scores or remedies, into a run folder",
     "compare": "compare runs or saved diagnoses: what differs, the results, and whether seeds explain them",

@@ -30,7 +30,7 @@ class BenchOptions:
     """Options of `uncollapse bench`."""
 
     out: Path = option(Path("uncollapse-bench"), "folder for bench.json, bench.csv, bench.html and bench.png")
-    bars: bool = option(False, "only the figures that the backends are held to, in ten minutes; --out gets the date")
+    bars: bool = option(False, "only the figures with a target, in about ten minutes; the date is added to --out")
     quick: bool = option(False, "small inputs and few rounds, under a minute")
     backends: bool = option(
         False, "only what each backend keeps and how exact it is: keeps.png, errors.png, errors.csv"

@@ -34,7 +34,7 @@ class DiagnoseOptions:
     example: str | None = option(
         None, "with FILE.py:build: a .pt file with a batch, or a name in FILE.py that gives one"
     )
-    data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, an embedded sample")
+    data: str | None = option(None, "text, .jsonl or .npz file, or dataset name; without it, a built-in sample")
     tokenizer: str | None = option(None, "folder or name of a tokenizer; without it, the model's own")
     architecture: str | None = option(None, "model class, such as BertForMaskedLM; without it, what the config names")
     trust_remote_code: bool = option(False, "run the code that comes with the model; read it first")
@@ -231,7 +231,8 @@ def _as_json(report: Any) -> dict[str, Any]:
 
 COMMAND = Command(
     name="diagnose",
-    summary="Measure rank, similarity, entropy, logits, spectrum and signal propagation of a model in one pass.",
+    summary="Find the layers and heads of a model that have collapsed, in one pass over some data: rank, similarity, "
+    "entropy, logits, spectrum and signal propagation.",
     example="uncollapse diagnose path/to/model --data text.txt --fail-on collapse",
     options=DiagnoseOptions,
     run=run,

@@ -69,7 +69,7 @@ def check_page_file(out: Path, force: bool) -> None:
 
 COMMAND = Command(
     name="page",
-    summary="Write the page of saved diagnoses or watched runs, one to four, as one HTML file without a network.",
+    summary="Write the page of saved diagnoses or watched runs, one to four, as one self-contained HTML file.",
     example="uncollapse page uncollapse-diagnosis-gpt2 --out gpt2.html",
     options=PageOptions,
     run=run,

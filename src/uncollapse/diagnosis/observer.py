@@ -19,7 +19,7 @@ from .token_statistics import TokenStatistics
 
 
 class Observer:
-    """Measures any model from the tensors you pass to it; `uc.diagnose` does so for Hugging Face models.
+    """Measures any model from the tensors you pass to it; `uc.diagnose` does so for whole models.
 
     Layers are counted from 1. Any number of batches may follow each other: sums are kept, not tensors.
 

@@ -41,7 +41,7 @@ def convert(
     layers: Paths = None,
     blocks: Paths = None,
 ) -> Model:
-    """Give a model that you already have inherited scores, in place; no parameter is added unless one is to be learned.
+    """Add inherited scores to a model, in place; no parameter is added unless one is to be learned.
 
     Each attention becomes alpha x + (1 - alpha) W_O softmax(H_n) V with H_n = alpha' H_{n-1} + (1 - alpha') Q K^T,
     x being the tokens that enter the block. alpha = alpha_hidden = 0 is the stock model.

@@ -90,7 +90,7 @@ def learned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float = 0.0, learned_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer: what was added to the model apart and without weight decay.
+    """Parameter groups for an optimizer; what was added to the model has its own, without weight decay.
 
     There are up to three: the model's own parameters, with the matrices that a remedy has added; learned coefficients
     of a converted model, which decay would pull to 0.5; the numbers of remedies (gains, sinks, mixing coefficients).
