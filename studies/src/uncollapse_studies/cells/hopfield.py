@@ -61,14 +61,13 @@ def main_cells(artefact: str, model: str, budget: Budget, seeds: int, methods: S
 
 
 LEARNED: dict[str, dict[str, Any]] = {  # alpha and alpha' are where the coefficients start
-    name: {"rule": "hopfield", "alpha": start, "alpha_hidden": start, "skip": "stream", "learn_alpha": True}
-    for name, start in (("learned-from-half", 0.5), ("learned-from-stock", 0.0))
+    "learned-from-half": {"rule": "hopfield", "alpha": 0.5, "alpha_hidden": 0.5, "skip": "stream", "learn_alpha": True}
 }
 
 
 def learned_cells(artefact: str, model: str, budget: Budget, seeds: int) -> list[Cell]:
-    """Networks that learn how much they inherit, and the two that they lie between, in the default reading."""
-    known = {PLAIN: METHODS[PLAIN], OURS: METHODS[OURS] | {"skip": "stream"}} | LEARNED
+    """Networks that learn how much they inherit, in the default reading, and plain self-attention."""
+    known = {PLAIN: METHODS[PLAIN]} | LEARNED
     return [
         network(artefact, name, name, seed, budget, model, **keys)
         for seed in range(seeds)

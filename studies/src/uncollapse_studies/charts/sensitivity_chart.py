@@ -40,7 +40,7 @@ def _losses(runs: pd.DataFrame, order: list[str], text: str) -> alt.LayerChart:
     means = runs.groupby(["label", "rate"], as_index=False)["loss"].mean()
     low, high = float(means["loss"].min()), float(means["loss"].max())
     base = alt.Chart(means).encode(
-        x=alt.X("rate:O", title="learning rate", axis=alt.Axis(format="g", labelAngle=0)),
+        x=alt.X("rate:O", title="learning rate", axis=alt.Axis(format="~g", labelAngle=0)),
         y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(labelLimit=220)),
     )
     cells = base.mark_rect().encode(
