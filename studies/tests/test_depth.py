@@ -12,8 +12,8 @@ from torch import nn
 import uncollapse as uc
 from uncollapse.cli import main
 from uncollapse_studies import locations
-from uncollapse_studies.depth.findings import Findings
-from uncollapse_studies.depth.network import NetSize, batches, guess_of, vit
+from uncollapse_studies.depth.findings import DepthFindings
+from uncollapse_studies.depth.network import NetSize, batches, guess_of, start_as_identity, vit
 from uncollapse_studies.depth.plan import (
     ADAMW,
     FULL,
@@ -26,12 +26,13 @@ from uncollapse_studies.depth.plan import (
     SKIP_FREE,
     TRIAL,
     DepthRun,
+    Method,
     count,
     plan,
 )
 from uncollapse_studies.depth.record import (
     CLEAR,
-    TrainedRun,
+    DepthCourse,
     at_best_rate,
     best_rates,
     trained_runs,
@@ -59,7 +60,7 @@ def made(accuracies=(0.1, 0.2, 0.3), losses=(2.2, 2.1, 2.0), **about):
     steps = [50 * (k + 1) for k in range(len(accuracies))]
     numbers = {"steps": steps, "accuracy": list(accuracies), "loss": list(losses), "guess": GUESS}
     usual = {"part": SKIP_FREE, "method": PLAIN, "layers": 4, "seed": 0, "rate": 1e-3}
-    return TrainedRun.of({**usual, "updates": steps[-1], "ended": steps[-1], **numbers, **about})
+    return DepthCourse.of({**usual, "updates": steps[-1], "ended": steps[-1], **numbers, **about})
 
 
 def test_an_accuracy_is_reached_at_the_first_measurement_that_has_it():
@@ -134,7 +135,7 @@ def some_runs(seeds):
 
 
 def test_updates_are_counted_to_what_the_net_with_residual_connections_of_the_same_seed_ends_with():
-    found = Findings(some_runs(2)).by_depth
+    found = DepthFindings(some_runs(2)).by_depth
     assert list(found) == [4, 16]
     deepest = found[16]
     assert deepest.updates == 100
@@ -142,25 +143,25 @@ def test_updates_are_counted_to_what_the_net_with_residual_connections_of_the_sa
     assert deepest.methods[PLAIN].reached == [None, None]
     assert [name for name, own in deepest.methods.items() if name != RESIDUAL and own.always] == ["alpha, normed"]
     assert deepest.against["alpha, normed"].verdict == "higher"
-    assert deepest.inheriting["normed"].verdict == "lower"
+    assert deepest.inheriting.verdict == "lower"
 
 
 def test_the_sentences_say_what_is_reached_what_trains_and_what_stays_open():
-    told = sentences(Findings(some_runs(2)), FULL, 10)
+    told = sentences(DepthFindings(some_runs(2)), FULL, 10)
     assert "is reached by alpha, normed (150 updates)" in told[0]
     assert "The aim is reached." in told[0]
     assert any("1 of 2 train" in one and "not: plain (2.30)" in one for one in told)
-    one_seed = sentences(Findings(some_runs(1)), FULL, 10)
+    one_seed = sentences(DepthFindings(some_runs(1)), FULL, 10)
     assert any("One seed decides nothing" in one for one in one_seed)
     assert not any("Better" in one for one in one_seed)
     without = [run for run in some_runs(2) if run.method != "alpha, normed"]
-    assert "The aim is not reached." in sentences(Findings(without), FULL, 10)[0]
-    assert sentences(Findings(some_runs(2)[:3]), FULL, 10)[0].startswith("Pending")
+    assert "The aim is not reached." in sentences(DepthFindings(without), FULL, 10)[0]
+    assert sentences(DepthFindings(some_runs(2)[:3]), FULL, 10)[0].startswith("Pending")
 
 
 def test_evidence_needs_several_seeds():
-    assert evidence(Findings(some_runs(1))) == {}
-    found = evidence(Findings(some_runs(2)))
+    assert evidence(DepthFindings(some_runs(1))) == {}
+    found = evidence(DepthFindings(some_runs(2)))
     assert set(found) == {"hopfield", "qk_norm"}
     assert "29.0 % against 10.1 % without it (better)" in found["hopfield"]
     assert "trains with 2 of 2 seeds" in found["qk_norm"]
@@ -195,7 +196,6 @@ def test_a_guess_has_the_entropy_of_even_classes():
     assert guess_of(labels, labels).accuracy == pytest.approx(0.1)
 
 
-@DATA
 def test_networks_lack_what_they_are_said_to_lack():
     size, pixels = TRIAL.network, torch.randn(2, 3, 32, 32)
     whole, bare = vit(size, 2, 0), vit(size, 2, 0, norms=False)
@@ -211,7 +211,17 @@ def test_networks_lack_what_they_are_said_to_lack():
     assert torch.equal(skip_free.vit.layers[0](entering), torch.zeros_like(entering))
 
 
-@DATA
+def test_an_mlp_and_values_can_start_as_the_identity():
+    model, tokens = vit(TRIAL.network, 2, 0), torch.randn(1, 3, TRIAL.network.width)
+    start_as_identity(model, values=True)
+    for layer in model.vit.layers:
+        torch.testing.assert_close(layer.mlp(tokens), tokens)
+        torch.testing.assert_close(layer.attention.o_proj(layer.attention.v_proj(tokens)), tokens)
+    wide = vit(dataclasses.replace(TRIAL.network, mlp_width=48), 1, 0)
+    with pytest.raises(ValueError, match="twice the width"):
+        start_as_identity(wide, values=False)
+
+
 def test_alpha_cannot_replace_a_residual_connection_that_is_not_there():
     with pytest.raises(ValueError, match="needs a residual to replace"):
         uc.apply(vit(TRIAL.network, 2, 0, residual=False), "hopfield", skip="replace")
@@ -220,11 +230,11 @@ def test_alpha_cannot_replace_a_residual_connection_that_is_not_there():
 @DATA
 @pytest.mark.parametrize("method", [method for method in METHODS if method != PLAIN])
 def test_a_method_changes_what_a_skip_free_net_computes(method):
-    def outputs(remedy):
-        run = DepthRun(SKIP_FREE, method, remedy, 2, 0, 1e-3, 1, ADAMW, 1, residual=False, norms=True)
+    def outputs(own):
+        run = DepthRun(SKIP_FREE, method, own.remedy, 2, 0, 1e-3, 1, ADAMW, 1, False, True, own.start)
         return train(run, TRIAL.network)["loss"]
 
-    assert outputs(METHODS[method]) != outputs("")
+    assert outputs(METHODS[method]) != outputs(Method())
 
 
 @DATA
@@ -270,7 +280,7 @@ def test_the_committed_runs_are_those_of_the_plan():
 
 @KEPT
 def test_the_committed_net_with_residual_connections_has_learned_something():
-    found = Findings(trained_runs(RunStore(STORED / ID)))
+    found = DepthFindings(trained_runs(RunStore(STORED / ID)))
     assert found.by_depth
     for depth in found.by_depth.values():
         for run in depth.methods[RESIDUAL].runs:

@@ -11,7 +11,7 @@ from uncollapse.diagnosis.advice import advice, known
 from uncollapse.diagnosis.baseline import worse
 from uncollapse.diagnosis.certainty import certainty
 from uncollapse.diagnosis.thresholds import RESIDUAL_SHARE
-from uncollapse.remedies.contents import BY_NAME
+from uncollapse.remedies.contents import BY_NAME, against, main_finding
 from uncollapse_studies.calibration import architectures
 
 
@@ -71,7 +71,7 @@ def test_advice_names_what_helped_with_its_evidence_and_never_what_made_it_worse
         assert "a warm-up" in words
         assert "a warm-up" not in advice(kind, {"warmup": 100})
         assert "stronger residual" not in words
-        assert "; not tested here)" in words  # what our own studies say of a remedy, once there are any
+        assert all(f"; {main_finding(entry.name)})" in words for entry in against(kind))  # what our studies say of it
         assert all(line.evidence in words for line in known(kind))
 
 

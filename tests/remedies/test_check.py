@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import transformers as hf
+from peft import LoraConfig, get_peft_model
 
 import uncollapse as uc
 from tests.models import modules
@@ -12,7 +13,6 @@ from tests.models.builders import GROUPED, SPECIAL, TEXT, batch, build
 from tests.remedies.formulas import shaken
 from tests.remedies.test_formulas import EDITS, every_edit
 from uncollapse.models.editing import edited_model
-from uncollapse.remedies.contents import APART, BY_NAME, ENTRIES, together
 
 
 @every_edit
@@ -117,58 +117,61 @@ def test_sinks_that_the_attention_implementation_ignores_are_named():
     assert "does not act under attention 'sdpa'" in str(ignored)
 
 
-def test_the_table_of_contents_lists_every_remedy():
-    table = uc.remedies.list()
-    assert table["name"].tolist() == list(BY_NAME)
-    assert set(table["evidence"]) == {"not tested here"}
-    assert {"name", "against", "checkpoint", "evidence"} <= set(table)
-    for entry in ENTRIES:
-        file, _, kind = entry.home.partition(":")
-        assert getattr(uc.remedies, kind).name == entry.name, file
+def test_all_edits_of_an_image_model_are_proved_at_once():
+    model = build("vit")
+    names = ["qk_norm", "soft_cap", "sink", "output_gate", "value_mixing learned"]
+    for remedy in names:
+        uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy])
+    proof = uc.remedies.check(shaken(model), batch("vit"))
+    assert len(proof.table) == 4 * len(names)
+    assert (proof.table["error"] < 1e-6).all()
+    assert proof.acts
 
 
-SMALL = {
-    "qk_clip": {"threshold": 1.0},
-    "qk_rate": {"factor": 0.5},
-    "soft_cap": {"cap": 2.0},
-    "value_mixing": {"own": 0.3},
-    "hopfield": {"alpha": 0.0, "alpha_hidden": 0.3},
-    "locater": {},
-    "qk_norm": {},
-    "sigma_reparam": {},
-    "sink": {},
-    "output_gate": {},
-}
+def test_a_cap_that_no_score_meets_is_proved_by_lower_ones(monkeypatch):
+    """Rounding in float32 is larger than what such a cap changes, so that its own effect would show nothing."""
+    from uncollapse.models import _attention_call
+
+    model, inputs = uc.apply(build("gpt2").float(), "soft_cap", cap=1e5), batch("gpt2")
+    proof = uc.remedies.check(model, inputs)
+    assert proof.acts
+    assert (proof.table["effect"] > 1e-2).all()
+    assert proof.table["note"].str.contains("do not meet the cap 100000 on this batch").all()
+    assert {layer.edits[0].cap for layer in edited_model(model).layers} == {1e5}
+    stock = _attention_call.capped_attention
+    monkeypatch.setattr(_attention_call, "capped_attention", lambda *args, cap, **how: stock(*args, cap=1e9, **how))
+    with pytest.raises(ValueError, match=r"soft_cap is .* away from its formula in layer 1"):
+        uc.remedies.check(model, inputs)
 
 
-def two_layers():
+def test_a_cap_of_half_precision_weights_is_proved_although_rounding_is_larger():
     torch.manual_seed(0)
-    names = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 40, "n_positions": 24}
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**names, **SPECIAL, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0))
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=40, n_positions=48)).bfloat16()
+    proof = uc.remedies.check(uc.apply(model.eval(), "soft_cap"), batch("gpt2"), saving=False)
+    assert proof.acts
+    assert proof.table["note"].str.contains("a tenth of that was tried").all()
 
 
-@pytest.mark.parametrize("one", BY_NAME)
-def test_which_remedies_go_together(one):
-    """Each pair acts, or is refused naming both."""
-    names = list(BY_NAME)
-    for other in names[names.index(one) + 1 :]:
-        first, second = (other, one) if len(one + other) % 2 else (one, other)  # some in either order
-        model, inputs = two_layers(), batch("gpt2", length=6)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        uc.apply(model, first, optimizer=optimizer, **SMALL[first])
-        if frozenset((one, other)) in APART:
-            with pytest.raises(ValueError, match=f"{second} does not go with {first}"):
-                uc.apply(model, second, optimizer=optimizer, **SMALL[second])
-            continue
-        uc.apply(model, second, optimizer=optimizer, **SMALL[second])
-        model(**inputs).logits.square().mean().backward()
-        optimizer.step()
-        proof = uc.remedies.check(model, inputs, saving=False)
-        assert set(proof.table["remedy"]) == {one, other}
-        assert proof.acts, (one, other)
+def test_a_change_below_rounding_is_no_change():
+    model = uc.apply(build("gpt2").float(), "value_mixing", own=1e-9)
+    with pytest.raises(ValueError, match="value_mixing does nothing in layer 1"):
+        uc.remedies.check(model, batch("gpt2"))
 
 
-def test_refused_pairs_name_remedies():
-    assert all(set(pair) <= BY_NAME.keys() for pair in APART)
-    with pytest.raises(ValueError, match="sink does not go with hopfield"):
-        together("sink", ["qk_norm", "hopfield"])
+@pytest.mark.parametrize("remedy", ["qk_norm", "value_mixing learned"])
+def test_a_model_inside_an_adapter_is_proved(remedy):
+    adapted = get_peft_model(build("llama"), LoraConfig(r=2, target_modules=["q_proj", "v_proj"])).double()
+    shaken(uc.apply(adapted, remedy.partition(" ")[0], **EDITS[remedy]))
+    proof = uc.remedies.check(adapted, batch("llama"))
+    assert proof.acts
+    assert set(proof.survival) == {"saved and loaded", "with a cache", "packed"}
+
+
+@pytest.mark.parametrize("remedy", ["soft_cap", "qk_clip", "qk_rate", "hopfield"])
+def test_a_batch_with_more_than_the_model_takes_is_run_as_told(remedy):
+    """`run` gets every forward of the proof."""
+    (model, example), settings = modules.build("nanogpt"), {"cap": 2.0} if remedy == "soft_cap" else {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    uc.apply(model, remedy, optimizer=optimizer, example=example, **settings)
+    proof = uc.remedies.check(model, {"tokens": example, "name": "a"}, run=lambda m, b: m(b["tokens"]))
+    assert proof.acts

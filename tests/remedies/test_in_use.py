@@ -1,4 +1,4 @@
-"""Remedies in use: checkpointing, compilation, caches, packing, adapters, saving, copying and taking back."""
+"""Remedies in use: checkpointing, compilation, adapters, saving, copying and taking back."""
 
 import copy
 import pickle
@@ -40,9 +40,9 @@ def test_checkpointing_gives_the_same_gradients(name, remedy):
         torch.testing.assert_close(got[key], grad, rtol=1e-9, atol=1e-12)
 
 
-def with_all(model, example=None):
+def with_all(model, example=None, edits=MAIN):
     """The model with every edit at once."""
-    for remedy in MAIN:
+    for remedy in edits:
         uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy], example=example)
     return shaken(model)
 
@@ -110,59 +110,6 @@ def test_a_compiled_model_gives_the_same_and_the_same_gradients(name):
         torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-9)
 
 
-@every_edit
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_cache_changes_nothing(name, remedy):
-    model, inputs = changed(name, remedy), batch(name)
-    ids = inputs["input_ids"]
-    whole = logits(model, input_ids=ids)
-    with torch.no_grad():
-        first = model(input_ids=ids[:, :6], use_cache=True)
-        second = model(input_ids=ids[:, 6:9], past_key_values=first.past_key_values, use_cache=True)
-        third = model(input_ids=ids[:, 9:], past_key_values=second.past_key_values, use_cache=True)
-    got = torch.cat([first.logits, second.logits, third.logits], 1)
-    torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-6)  # LLaMA's norms run in float32
-
-
-@main_edits
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_generation_is_the_same_with_each_kind_of_cache_and_without(name, remedy):
-    model, ids = changed(name, remedy), batch(name)["input_ids"]
-    how = {"max_new_tokens": 5, "do_sample": False, "min_new_tokens": 5}
-    wanted = model.generate(ids, use_cache=False, **how)
-    assert torch.equal(model.generate(ids, **how), wanted)
-    static = model.generate(ids, cache_implementation="static", disable_compile=True, **how)
-    assert torch.equal(static, wanted)
-
-
-@every_edit
-def test_padding_on_the_left_changes_nothing(remedy):
-    model, ids = changed("llama", remedy), batch("llama", rows=1)["input_ids"]
-    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1)
-    mask = torch.cat([torch.zeros(1, 3, dtype=torch.long), torch.ones_like(ids)], 1)
-    got = logits(model, input_ids=padded, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
-    torch.testing.assert_close(got[:, 3:], logits(model, input_ids=ids), rtol=1e-5, atol=1e-6)
-
-
-@every_edit
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_sequences_packed_into_one_row_do_not_see_each_other(name, remedy):
-    model, ids = changed(name, remedy), batch(name)["input_ids"]
-    positions = torch.arange(ids.shape[1]).repeat(2).unsqueeze(0)
-    packed = logits(model, input_ids=ids.view(1, -1), position_ids=positions, use_cache=False)
-    torch.testing.assert_close(packed.view(2, ids.shape[1], -1), logits(model, input_ids=ids), rtol=1e-5, atol=1e-6)
-
-
-@every_edit
-def test_padding_changes_nothing_in_a_plain_module(remedy):
-    model, example = modules.build("encoder_pre")
-    shaken(uc.apply(model, remedy.partition(" ")[0], **EDITS[remedy], example=example))
-    longer = torch.cat([example, torch.ones_like(example[:, :3])], 1)
-    padding = (torch.arange(longer.shape[1]) >= example.shape[1]).expand(len(example), -1)
-    with torch.no_grad():
-        torch.testing.assert_close(model(longer, padding)[:, : example.shape[1]], model(example), rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
 def test_half_precision_by_autocast_stays_near(name):
     model, inputs = with_all(build(name).float()), batch(name)
@@ -198,6 +145,30 @@ def test_adapters_before_and_after_give_the_same(name, remedy):
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
     merged = copy.deepcopy(other).merge_and_unload()
     torch.testing.assert_close(logits(merged, **inputs), wanted, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "targets"), [("nanogpt", ["c_attn", "c_proj"]), ("timm", ["qkv", "attn.proj"])])
+def test_adapters_of_a_plain_module_give_the_same_before_and_after(name, targets):
+    def adapted(model):
+        torch.manual_seed(3)
+        return get_peft_model(model, LoraConfig(r=2, target_modules=targets, init_lora_weights=False)).double().eval()
+
+    def output(model):
+        with torch.no_grad():
+            return modules.first(model(example))
+
+    example, call_edits = modules.build(name)[1], ("soft_cap", "sink", "value_mixing learned")
+    one = adapted(with_all(modules.build(name)[0], example))
+    torch.testing.assert_close(output(one), output(copy.deepcopy(one).merge_and_unload()), rtol=1e-9, atol=1e-9)
+    before = adapted(with_all(modules.build(name)[0], example, call_edits))
+    other = adapted(modules.build(name)[0])
+    stock = output(other)
+    with pytest.raises(
+        ValueError, match=r"qk_norm cannot act in PeftModel: .* has W_Q and W_K where they were not found"
+    ):
+        uc.apply(other, "qk_norm", example=example)
+    torch.testing.assert_close(output(with_all(other, example, call_edits)), output(before), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(output(before), stock)
 
 
 @every_edit
@@ -284,46 +255,6 @@ def test_another_implementation_is_an_error_and_not_silence(name):
     assert eager.config._attn_implementation == "sdpa"
     uc.restore(eager)
     assert eager.config._attn_implementation == "eager"
-
-
-@pytest.mark.parametrize("order", ["convert first", "convert last"])
-@pytest.mark.parametrize("remedy", ["qk_norm", "output_gate", "value_mixing"])
-@pytest.mark.parametrize("name", ["gpt2", "nanogpt"])
-def test_inherited_scores_go_with_remedies_in_either_order(name, remedy, order):
-    """At alpha' = 0 the converted model with the remedy is the stock model with the remedy."""
-    plain = name == "nanogpt"
-
-    def fresh():
-        return modules.build(name) if plain else (build(name), batch(name))
-
-    def run(model, example):
-        with torch.no_grad():
-            return modules.first(model(example)) if plain else model(**example).logits
-
-    (one, example), (other, _), (inherits, _) = fresh(), fresh(), fresh()
-    how = {"example": example} if plain else {}
-    shaken(uc.apply(one, remedy, **EDITS[remedy], **how))
-    for model, alphas in ((other, (0.0, 0.0)), (inherits, (0.0, 0.7))):
-        steps = [
-            lambda m=model, a=alphas: uc.convert(m, alpha=a[0], alpha_hidden=a[1], **how),
-            lambda m=model: uc.apply(m, remedy, **EDITS[remedy], **how),
-        ]
-        for step in steps if order == "convert first" else reversed(steps):
-            step()
-        shaken(model)
-    torch.testing.assert_close(run(other, example), run(one, example), rtol=1e-9, atol=1e-9)
-    assert (run(inherits, example) - run(one, example)).abs().max() > 1e-3
-    uc.restore(inherits)
-    assert torch.equal(run(inherits, example), run(fresh()[0], example))
-
-
-@pytest.mark.parametrize("remedy", ["soft_cap", "sink"])
-def test_inherited_scores_and_a_cap_or_a_sink_are_refused(remedy):
-    with pytest.raises(ValueError, match=f"{remedy} does not go with hopfield"):
-        uc.apply(uc.convert(build("gpt2")), remedy)
-    model = uc.apply(build("gpt2"), remedy)
-    with pytest.raises(ValueError, match=f"hopfield does not go with {remedy}"):
-        uc.convert(model)
 
 
 def test_what_cannot_work_is_refused_in_a_sentence():

@@ -137,6 +137,8 @@ def test_sigma_reparam_moves_its_vectors_once_a_step_and_not_in_a_forward():
         optimizer.step()
     proof = uc.remedies.check(twin, inputs)
     assert proof.acts
+    assert sorted(set(proof.table["layer"])) == [1, 2, 3, 4]
+    assert proof.table["note"].tolist()[0] == "transformer.h.0.attn.c_attn.weight"
     assert proof.table["error"].max() < 0.02  # of the largest singular value, after one iteration a step
 
 
@@ -211,8 +213,10 @@ def test_qk_rate_after_a_scheduler_or_with_another_optimizer_is_refused():
     torch.optim.lr_scheduler.ConstantLR(optimizer)
     with pytest.raises(ValueError, match="apply qk_rate first"):
         uc.apply(model, "qk_rate", optimizer=optimizer)
-    with pytest.raises(ValueError, match="give the one that trains it"):
-        uc.apply(model, "qk_rate", optimizer=torch.optim.AdamW(build("gpt2").parameters()))
+    for remedy in ("qk_rate", "qk_clip", "locater"):
+        with pytest.raises(ValueError, match="give the one that trains it"):
+            uc.apply(model, remedy, optimizer=torch.optim.AdamW(build("gpt2").parameters()))
+    assert uc.remedies.applied(model) == []
 
 
 def largest(formulas):
@@ -332,4 +336,13 @@ def test_locater_in_any_loop_adds_its_gradient():
         optimizer.step()
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-    assert uc.remedies.check(model, inputs).acts
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    proof = uc.remedies.check(model, inputs)
+    assert proof.acts
+    assert (proof.table["effect"] > 0).all()
+    assert (proof.table["error"] < 1e-12).all()  # the gradient that is added beside the one of autograd
+    assert all(torch.equal(p.grad, before) for p, before in zip(model.parameters(), gradients, strict=True))
+    for block in model.transformer.h[1:]:
+        block.attn.c_attn.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="locater does nothing in layer 2: its optimizer does not train W_Q and W_K"):
+        uc.remedies.check(model, inputs)

@@ -1,6 +1,7 @@
 """Remedies of weights in use: plain modules, adapters, checkpointing, compilation, plain transformers, taking back."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -169,19 +170,30 @@ def test_what_is_saved_is_a_stock_checkpoint_with_the_same_logits(name, remedy, 
         torch.testing.assert_close(logits(plain.double().eval(), **inputs), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("remedy", WEIGHTS)
-def test_a_restored_model_takes_the_steps_of_a_stock_one(remedy):
-    model, inputs = build("llama"), batch("llama")
-    optimizer = with_optimizer(model, remedy, rate=0.03)
-    before = logits(model, **inputs)
+def fresh(name):
+    """A model, a batch and how it is run, for transformers and for plain modules."""
+    if name in modules.MODULES:
+        model, example = modules.build(name)
+        return model, example, lambda m: modules.first(m(example))
+    inputs = batch(name)
+    return build(name), None, lambda m: m(**inputs).logits
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [*product(("gpt2", "llama"), WEIGHTS), *product(("nanogpt",), ("qk_clip", "qk_rate", "sigma_reparam"))],
+)
+def test_a_restored_model_takes_the_steps_of_a_stock_one(name, remedy):
+    (model, example, run), stock = fresh(name), fresh(name)[0].train()
+    optimizer = with_optimizer(model, remedy, rate=0.03, example=example)
+    before = run(model)
     uc.restore(model)
-    assert torch.equal(logits(model, **inputs), before)
-    assert torch.equal(before, logits(build("llama"), **inputs))
+    assert torch.equal(run(model), before)
+    assert torch.equal(before, run(stock))
     if remedy == "sigma_reparam":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
-    stock = build("llama").train()
     for one, steps in ((model, optimizer), (stock, torch.optim.SGD(stock.parameters(), lr=0.03))):
-        step(one, steps, lambda m: m(**inputs).logits)
+        step(one, steps, run)
     assert all(torch.equal(value, stock.state_dict()[key]) for key, value in model.state_dict().items())
 
 
@@ -253,3 +265,22 @@ def test_qk_clip_sees_no_key_that_is_hidden_by_padding_or_packing():
     mask = (torch.arange(left.shape[1]) >= 3).long().expand(2, -1)
     padded = seen(input_ids=left, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
     torch.testing.assert_close(padded, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "encoder_pre"])
+def test_padding_changes_nothing_under_sigma_reparam(name):
+    """Trained for a step, so that gamma is no longer the spectral norm."""
+    model, example, run = fresh(name)
+    step(model, with_optimizer(model, "sigma_reparam", rate=0.1, example=example), run)
+    model.eval()
+    if example is not None:
+        longer = torch.cat([example, torch.ones_like(example[:, :3])], 1)
+        padding = (torch.arange(longer.shape[1]) >= example.shape[1]).expand(len(example), -1)
+        got, wanted = model(longer, padding)[:, : example.shape[1]], run(model)
+    else:
+        ids = batch(name)["input_ids"]
+        padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)  # on the left
+        mask = (torch.arange(padded.shape[1]) >= 3).long().expand(2, -1)
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        got, wanted = logits(model, input_ids=padded, attention_mask=mask, position_ids=places)[:, 3:], run(model)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)  # LLaMA's norms run in float32

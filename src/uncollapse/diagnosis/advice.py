@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from uncollapse.remedies.contents import BY_NAME, against, evidence
+from uncollapse.remedies.contents import BY_NAME, against, main_finding
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ BY_KIND: dict[str, tuple[Advice, ...]] = {
 
 def known(kind: str) -> tuple[Advice, ...]:
     """What is known to help against a kind of collapse: what to do in training, then the remedies of the table."""
-    remedies = [Advice(entry.call, f"{entry.paper}; {evidence()[entry.name]}", entry.name) for entry in against(kind)]
+    remedies = [Advice(entry.call, f"{entry.paper}; {main_finding(entry.name)}", entry.name) for entry in against(kind)]
     return (*BY_KIND.get(kind, ()), *remedies)
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     list = table
     from .hopfield import Hopfield as Hopfield
-    from .locater import Locater as Locater
     from .locater import LocaterCallback as LocaterCallback
     from .locater import locater_penalty as locater_penalty
+    from .locater_remedy import Locater as Locater
     from .output_gate import OutputGate as OutputGate
     from .qk_clip import QKClip as QKClip
     from .qk_norm import QKNorm as QKNorm
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _FILE_OF = {
     "Hopfield": "hopfield",
-    "Locater": "locater",
+    "Locater": "locater_remedy",
     "LocaterCallback": "locater",
     "OutputGate": "output_gate",
     "Proof": "checking",

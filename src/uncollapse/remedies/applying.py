@@ -24,7 +24,8 @@ def apply(
         remedy: the name of one in `uncollapse.remedies.list()`, or one with its settings, such as
             `uncollapse.remedies.SoftCap(cap=30.0)`.
         optimizer: for remedies that act at its steps: `qk_clip`, `qk_rate`, `locater`.
-        example: a batch with which the attention of a plain module is found, as in `convert`.
+        example: a batch with which the attention of a plain module is found, as in `convert`; or its
+            `uncollapse.plan`, made before the module was sharded, which hides where W_Q and W_K are.
         settings: of the remedy, if it is given by name.
 
     Returns:

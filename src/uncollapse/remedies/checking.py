@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +16,12 @@ from torch import Tensor, nn
 
 from uncollapse.models.convert import find_transformers_model
 from uncollapse.models.editing import edited_model
-from uncollapse.models.plain import RunBatch, first_tensor, on_device_of, quiet_evaluation, run_batch
+from uncollapse.models.plain import RunBatch, on_device_of, quiet_evaluation, run_batch
 
 from .applying import restore
 from .remedy import Remedy, applied
-from .saved import _rebuild, from_pretrained
-from .seen import LayerProof, rounding, see
+from .saved import _rebuild, from_pretrained, load, save
+from .seen import LayerProof, distance, output_of, rounding, see
 from .stock import StockRemedy, stock_remedies
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Proof:
 def _what_is_wrong(row: LayerProof) -> str:
     if row.error > row.allowed:
         return f"is {row.error:.2g} away from its formula in layer {row.layer}"
-    if row.effect > 0:
+    if row.does_something:
         return f"has parameters that get no gradient in layer {row.layer}"
     return f"does nothing in layer {row.layer}" + (f": {row.note}" if row.note else "")
 
@@ -133,9 +134,9 @@ def _survival(
     """The largest difference of outputs after saving and loading, with a cache, and in a packed batch."""
     found: dict[str, float | None] = {}
     with quiet_evaluation(model):
-        wanted = _output(run(model, batch))
+        wanted = output_of(run(model, batch))
         if saving:
-            found["saved and loaded"] = _distance(_output_of_saved(model, batch, run, remedies), wanted)
+            found["saved and loaded"] = distance(_output_of_saved(model, batch, run, remedies), wanted)
         inner = find_transformers_model(model)
         ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
         if inner is not None and inner.can_generate() and isinstance(ids, Tensor) and min(ids.shape) > 1:
@@ -147,49 +148,48 @@ def _survival(
     return found
 
 
-def _output(result: Any) -> Tensor:
-    found = first_tensor([getattr(result, "logits", None), result])
-    assert found is not None
-    return found
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-300))
-
-
 def _output_of_saved(model: nn.Module, batch: Any, run: RunBatch, remedies: list[Remedy]) -> Tensor:
     inner = find_transformers_model(model)
-    if inner is not None and inner is model:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        if inner is None:
+            stock = restore(copy.deepcopy(model))
+            loaded: nn.Module = load(lambda: stock, save(model, Path(folder) / "model"))
+        elif inner is model:
             inner.save_pretrained(folder)
-            loaded: nn.Module = from_pretrained(folder, type(inner), dtype=inner.dtype)
-            return _output(run(loaded.to(inner.device).eval(), batch))
-    twin, shared = copy.deepcopy(model), edited_model(model)
-    travelling = json.loads(json.dumps([remedy.to_data() for remedy in remedies if remedy.travels]))
-    restore(twin)
-    if shared is not None:
-        _rebuild(twin, travelling, shared.plan)
+            loaded = from_pretrained(folder, type(inner), dtype=inner.dtype)
+            nn.Module.to(loaded, inner.device)
+        else:
+            loaded = _rebuilt(model, [remedy for remedy in remedies if remedy.travels])
+        return output_of(run(loaded.eval(), batch))
+
+
+def _rebuilt(model: nn.Module, remedies: list[Remedy]) -> nn.Module:
+    """A copy of a wrapped model, which has no file of its own; remedies are made anew and filled from its weights."""
+    twin = copy.deepcopy(model)
+    for remedy in reversed(remedies):
+        remedy.remove(twin)
+    _rebuild(twin, json.loads(json.dumps([remedy.to_data() for remedy in remedies])))
     twin.load_state_dict(model.state_dict())
-    return _output(run(twin.eval(), batch))
+    return twin
 
 
 def _cache_distance(model: Any, ids: Tensor) -> float | None:
     """The last tokens after a cache of the others, beside all at once."""
-    whole = _output(model(input_ids=ids))
+    whole = output_of(model(input_ids=ids))
     half = ids.shape[1] // 2
     first = model(input_ids=ids[:, :half], use_cache=True)
     if getattr(first, "past_key_values", None) is None:
         return None
-    rest = _output(model(input_ids=ids[:, half:], past_key_values=first.past_key_values, use_cache=True))
-    return _distance(rest, whole[:, half:])
+    rest = output_of(model(input_ids=ids[:, half:], past_key_values=first.past_key_values, use_cache=True))
+    return distance(rest, whole[:, half:])
 
 
 def _packed_distance(model: Any, ids: Tensor) -> float | None:
     """Two sequences in one row, told apart by their positions, beside two rows."""
     rows = ids[:2]
-    apart = _output(model(input_ids=rows, use_cache=False))
+    apart = output_of(model(input_ids=rows, use_cache=False))
     positions = torch.arange(rows.shape[1], device=ids.device).repeat(len(rows)).unsqueeze(0)
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return None
-    packed = _output(model(input_ids=rows.reshape(1, -1), position_ids=positions, use_cache=False))
-    return _distance(packed.view_as(apart), apart)
+    packed = output_of(model(input_ids=rows.reshape(1, -1), position_ids=positions, use_cache=False))
+    return distance(packed.view_as(apart), apart)

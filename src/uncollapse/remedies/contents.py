@@ -141,7 +141,7 @@ ENTRIES = (
         "stock",
         "docs/locater.md",
         (),
-        "locater:Locater",
+        "locater_remedy:Locater",
     ),
 )
 BY_NAME = {entry.name: entry for entry in ENTRIES}
@@ -216,6 +216,15 @@ def evidence() -> dict[str, str]:
     """What studies of this project have found of each remedy, as one sentence each."""
     found = json.loads(EVIDENCE.read_text(encoding="utf-8"))
     return {entry.name: str(found.get(entry.name, UNTESTED)) for entry in ENTRIES}
+
+
+def main_finding(name: str) -> str:
+    """What counts of the evidence on a remedy: its first clause.
+
+    >>> main_finding("qk_norm") == evidence()["qk_norm"].partition(";")[0]
+    True
+    """
+    return evidence()[name].partition(";")[0]
 
 
 def against(verdict: str) -> Iterator[Entry]:

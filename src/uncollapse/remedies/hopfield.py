@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from uncollapse.attention.rule import Skip, Start
-from uncollapse.models.anatomy import anatomy
 from uncollapse.models.convert import convert, restore, settings_of
 
+from ._inheritance import inheritance_rows
 from .remedy import Remedy
 from .seen import LayerProof, Seen
 
@@ -43,14 +43,7 @@ class Hopfield(Remedy):
         restore(model)
 
     def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
-        """A row for each layer: the largest of alpha, of what is inherited, and of what is taken off its own scores."""
-        settings = settings_of(model)
-        if settings is None:
+        """A row for each layer: what it inherits and skips, and whether as Eqs. 53 and 54 say."""
+        if settings_of(model) is None:
             return [LayerProof(self.name, 1, 0.0, math.nan, note="the model is not converted")]
-        rows = []
-        for n, _ in enumerate(anatomy(model, seen.batch).layers, start=1):
-            keep, take = settings.rule.coefficients(n)
-            effect = max(settings.alpha, float(keep), 1.0 - float(take))
-            if effect > 0 or n > 1:  # layer 1 has nothing to inherit, and may start from its own scores
-                rows.append(LayerProof(self.name, n, effect, math.nan))
-        return rows
+        return inheritance_rows(self.name, model, seen)

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from numbers import Real
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from uncollapse.metrics.spectrum import qk_trace, scale_of_grams
 from uncollapse.models.convert import transformers_model
 from uncollapse.models.families import QueryKeyWeights, each_query_key_weights, query_key_parameters
 from uncollapse.models.reporters import Reporters
-
-from .remedy import Remedy
-from .seen import LayerProof, Seen
-from .steps import StepHooks, forget_steps, on_steps, steps_of
 
 Normalisation = Literal["update", "tokens"]
 HALF = (torch.float16, torch.bfloat16)  # dtypes whose products are summed in float32
@@ -49,7 +44,7 @@ def locater_penalty(
     >>> tuple(table.shape), torch.allclose(table.sum(), locater_penalty(model, 0.1, 1.0))
     ((2, 4), True)
     """
-    _check(kappa_scale, kappa_mean)
+    check_kappas(kappa_scale, kappa_mean)
     if reduction not in ("sum", "none"):
         raise ValueError(f'reduction must be "sum" or "none", got {reduction!r}.')
     table = torch.stack([terms.penalty for terms in _each_layer(transformers_model(model), kappa_scale, kappa_mean)])
@@ -75,7 +70,7 @@ class LocaterCallback(TrainerCallback):
     """
 
     def __init__(self, kappa_scale: float, kappa_mean: float, normalisation: Normalisation = "update") -> None:
-        _check(kappa_scale, kappa_mean)
+        check_kappas(kappa_scale, kappa_mean)
         if normalisation not in get_args(Normalisation):
             raise ValueError(f'normalisation must be "update" or "tokens", got {normalisation!r}.')
         self.kappa_scale, self.kappa_mean, self.normalisation = kappa_scale, kappa_mean, normalisation
@@ -155,62 +150,6 @@ class LocaterTerms(NamedTuple):
     penalty: Tensor
     trace: Tensor
     scale: Tensor
-
-
-@dataclass(frozen=True)
-class Locater(Remedy):
-    """LocAteR in any training loop: the gradient of `locater_penalty` is added before each step of an optimizer.
-
-    In a Hugging Face Trainer use `LocaterCallback`, which also logs the terms.
-
-    Args:
-        kappa_scale: weight of tr(W^T W).
-        kappa_mean: weight of (tr W - 1)^2.
-
-    >>> import torch, uncollapse as uc
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=16, n_positions=8))
-    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    >>> model = uc.apply(model, "locater", kappa_scale=0.01, kappa_mean=0.1, optimizer=optimizer)
-    """
-
-    name: ClassVar[str] = "locater"
-    needs_optimizer: ClassVar[bool] = True
-    kappa_scale: float = 0.01
-    kappa_mean: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check(self.kappa_scale, self.kappa_mean)
-        if self.kappa_scale == 0 and self.kappa_mean == 0:
-            raise ValueError("locater with kappa_scale = kappa_mean = 0 does nothing; give one of them.")
-
-    def install(self, model: nn.Module, optimizer: Optimizer | None, example: Any) -> None:
-        """Follow the steps of the optimizer."""
-        assert optimizer is not None
-        inner = transformers_model(model)
-        query_key_parameters(inner)  # raises for a model whose weights are not known
-
-        def add() -> None:
-            add_gradient(inner, self.kappa_scale, self.kappa_mean)
-
-        on_steps(model, self.name, StepHooks(optimizer, before=add))
-
-    def remove(self, model: nn.Module) -> None:
-        """Stop adding it."""
-        forget_steps(model, self.name)
-
-    def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
-        """A row for each layer: the norm of the gradient that is added."""
-        attached = [hooks for hooks in steps_of(model, self.name) if hooks.handles]
-        if not attached:
-            return [LayerProof(self.name, 1, 0.0, 0.0, note="it follows the steps of no optimizer of this model")]
-        inner = transformers_model(model)
-        table = locater_penalty(inner, self.kappa_scale, self.kappa_mean, reduction="none")  # (N, H)
-        rows = []
-        for n, parameters in enumerate(query_key_parameters(inner)):
-            found = torch.autograd.grad(table[n].sum(), parameters, retain_graph=True)
-            rows.append(LayerProof(self.name, n + 1, math.sqrt(sum(float(g.square().sum()) for g in found)), 0.0))
-        return rows
 
 
 def add_gradient(model: PreTrainedModel, kappa_scale: float, kappa_mean: float) -> LocaterTerms:
@@ -309,7 +248,8 @@ def _unscale(optimizer: Any) -> None:
             raise
 
 
-def _check(kappa_scale: float, kappa_mean: float) -> None:
+def check_kappas(kappa_scale: float, kappa_mean: float) -> None:
+    """Raise unless both are numbers that are not negative."""
     for name, kappa in (("kappa_scale", kappa_scale), ("kappa_mean", kappa_mean)):
-        if not (math.isfinite(kappa) and kappa >= 0):
-            raise ValueError(f"{name} must be a number that is not negative, got {kappa}.")
+        if not isinstance(kappa, Real) or not (math.isfinite(kappa) and kappa >= 0):
+            raise ValueError(f"{name} must be a number that is not negative, got {kappa!r}.")

@@ -11,14 +11,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from uncollapse.models.anatomy import Anatomy, anatomy
+from uncollapse.attention.masking import HIDING, Masking
+from uncollapse.attention.row_statistics import compiled_largest
+from uncollapse.attention.scores import QueryKeyScores
+from uncollapse.models.anatomy import Anatomy
 from uncollapse.models.editing import AttentionCall, Edit, EditedLayer, EditedModel, Surroundings, edited_model
-from uncollapse.models.plain import on_device_of, run_batch
 
-from .remedy import EditRemedy
+from .remedy import EditRemedy, attention_in
 from .seen import LayerProof, Seen
 from .soft_cap import check_positive
-from .steps import StepHooks, forget_steps, on_steps, steps_of
+from .steps import OTHER_OPTIMIZER, StepHooks, followed, forget_steps, on_steps, trains
 from .weights import HeadRows, query_key_rows
 
 ROWS = 128  # queries whose scores are made at once
@@ -48,6 +50,9 @@ class LogitTap(Edit):
 def largest_logits(call: AttentionCall) -> Tensor:
     """The largest logit of each head (H,), over all queries and the keys that they see; never less than -inf."""
     call = call.with_mask()
+    compiled = None if torch.compiler.is_compiling() else _compiled_rows(call)
+    if compiled is not None:
+        return compiled.amax((0, 2)).float()
     query, key = call.query.detach(), call.key.detach()
     heads, groups, queries = query.shape[1], key.shape[1], query.shape[2]
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
@@ -67,9 +72,20 @@ def largest_logits(call: AttentionCall) -> Tensor:
     return scale * torch.stack(found).amax(0).float()
 
 
+def _compiled_rows(call: AttentionCall) -> Tensor | None:
+    """The largest logit of each row (B, H, Q) by the compiled pass of a diagnosis; None where that does not serve."""
+    if call.query.device.type != "cpu":
+        return None
+    visible = call.attn_mask
+    if visible is not None and visible.dtype != torch.bool:
+        visible = visible > HIDING  # what is added to a score is no part of the logit
+    source = QueryKeyScores(call.query, call.key, call.scale)
+    return compiled_largest(source, Masking(visible, is_causal=call.is_causal))
+
+
 def _masked(scores: Tensor, mask: Tensor, start: int, stop: int) -> Tensor:
     mask = mask[..., start:stop, :] if mask.shape[-2] > 1 else mask
-    hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDING
     return scores.masked_fill(hidden, float("-inf"))
 
 
@@ -101,7 +117,7 @@ class QKClip(EditRemedy):
 
     def __post_init__(self) -> None:
         check_positive("threshold", self.threshold)
-        if not 0 <= self.balance <= 1:
+        if not isinstance(self.balance, int | float) or not 0 <= self.balance <= 1:
             raise ValueError(f"balance must lie between 0 and 1, got {self.balance!r}.")
 
     def refusal(self, layer: EditedLayer) -> str:
@@ -116,13 +132,12 @@ class QKClip(EditRemedy):
     def install(self, model: nn.Module, optimizer: Optimizer | None, example: Any) -> None:
         """Add the taps, and clip after each step."""
         assert optimizer is not None
-        found = anatomy(model, example)
+        found = attention_in(model, example)
         rows = list(query_key_rows(found, self.name))
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(side.weight) in known for pair in rows for side in pair):
-            raise ValueError("this optimizer does not have W_Q and W_K of the model; give the one that trains it.")
+        if not any(trains(optimizer, [side.weight for pair in rows for side in pair])):
+            raise ValueError(OTHER_OPTIMIZER)
         shared = self.install_in(model, found if edited_model(model) is None else None)
-        on_steps(model, self.name, StepHooks(optimizer, after=lambda: self.clip(shared, found)))
+        on_steps(model, self.name, StepHooks(optimizer, found.plan, after=lambda: self.clip(shared, found)))
 
     def remove(self, model: nn.Module) -> None:
         """Take the taps away; weights that were clipped stay so."""
@@ -155,12 +170,12 @@ class QKClip(EditRemedy):
 
     def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
         """A row for each layer: a copy of the model whose layer is clipped at half its largest logit has that logit."""
-        attached = [hooks for hooks in steps_of(model, self.name) if hooks.handles]
-        shared = edited_model(model)
-        if not attached or shared is None:
+        place = followed(model, self.name)
+        if place is None or edited_model(model) is None:
             return [LayerProof(self.name, 1, 0.0, 0.0, note="it follows the steps of no optimizer of this model")]
-        twin = copy.deepcopy(model)
-        places = list(query_key_rows(anatomy(twin, seen.batch), self.name))
+        copies: dict[int, Any] = {}
+        twin = copy.deepcopy(model, copies)
+        places = list(query_key_rows(place._replace(root=copies[id(place.root)]), self.name))
         rows = []
         for n, pair in enumerate(places, start=1):
             stock = [side.weight.detach().clone() for side in pair]
@@ -172,7 +187,7 @@ class QKClip(EditRemedy):
                 continue
             trial = QKClip(tau, self.balance)
             trial.scale(*pair, before)
-            after = _logits_of(twin, seen.batch, n)
+            after = _logits_of(twin, seen, n)
             note = f"largest logit {float(before.max()):.3g}, clipped above {self.threshold:g}"
             rows.append(
                 LayerProof(
@@ -192,8 +207,8 @@ class QKClip(EditRemedy):
         return rows
 
 
-def _logits_of(model: nn.Module, batch: Any, n: int) -> Tensor:
-    """The largest logits of layer n on a batch."""
+def _logits_of(model: nn.Module, seen: Seen, n: int) -> Tensor:
+    """The largest logits of layer n on the batch that was seen."""
     shared = edited_model(model)
     assert shared is not None
     found: list[Tensor] = []
@@ -205,7 +220,7 @@ def _logits_of(model: nn.Module, batch: Any, n: int) -> Tensor:
     shared.observe = note
     try:
         with torch.no_grad():
-            run_batch(model.eval(), on_device_of(model, batch))
+            seen.run(model.eval(), seen.batch)
     finally:
         shared.observe = None
     return found[0]

@@ -91,7 +91,7 @@ class QKNorm(EditRemedy):
             raise ValueError(f'gain must be True, False or "head", got {self.gain!r}.')
         if self.fit and not self.gain:
             raise ValueError("fit=True chooses where gains start, and gain=False has none; leave one out.")
-        if self.eps is not None and not (isinstance(self.eps, float) and 0 <= self.eps < 1):
+        if self.eps is not None and not (isinstance(self.eps, int | float) and 0 <= self.eps < 1):
             raise ValueError(f"eps must be a small number that is not negative, got {self.eps!r}.")
 
     def refusal(self, layer: EditedLayer) -> str:

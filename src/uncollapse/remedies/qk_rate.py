@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from uncollapse.models.anatomy import Anatomy, anatomy
+from uncollapse.models.anatomy import Anatomy
 
-from .remedy import Remedy
+from .remedy import Remedy, attention_in
 from .seen import LayerProof, Seen
 from .soft_cap import check_positive
-from .steps import StepHooks, forget_steps, on_steps, steps_of
+from .steps import OTHER_OPTIMIZER, StepHooks, followed, forget_steps, on_steps, steps_of, trains
 from .weights import HeadRows, local_part, query_key_rows
 
 
@@ -50,20 +50,19 @@ class QKRate(Remedy):
     def install(self, model: nn.Module, optimizer: Optimizer | None, example: Any) -> None:
         """Split the groups, or follow the optimizer's steps."""
         assert optimizer is not None
-        found = anatomy(model, example)
+        found = attention_in(model, example)
         rows = [side for pair in query_key_rows(found, self.name) for side in pair]
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not all(id(side.weight) in known for side in rows):
-            raise ValueError("this optimizer does not have W_Q and W_K of the model; give the one that trains it.")
+        if not all(trains(optimizer, [side.weight for side in rows])):
+            raise ValueError(OTHER_OPTIMIZER)
         whole = [side for side in rows if side.is_whole]
         if whole:
             _split_groups(optimizer, whole, self.factor)
         parts = [side for side in rows if not side.is_whole]
         if parts:
             update = _PartOfUpdate(found, self.factor)
-            on_steps(model, self.name, StepHooks(optimizer, before=update.remember, after=update.scale, first=True))
+            on_steps(model, self.name, StepHooks(optimizer, found.plan, update.remember, update.scale, first=True))
         else:
-            on_steps(model, self.name, StepHooks(optimizer))
+            on_steps(model, self.name, StepHooks(optimizer, found.plan))
 
     def remove(self, model: nn.Module) -> None:
         """Give the groups the rate of those that they were taken from."""
@@ -77,9 +76,11 @@ class QKRate(Remedy):
 
     def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
         """A row for each layer: how far the rate is from the others', and from the factor."""
-        hooks = steps_of(model, self.name)
+        hooks, place = steps_of(model, self.name), followed(model, self.name)
+        if place is None:
+            return [LayerProof(self.name, 1, 0.0, 0.0, note="it follows the steps of no optimizer of this model")]
         found = []
-        for n, pair in enumerate(query_key_rows(anatomy(model, seen.batch), self.name), start=1):
+        for n, pair in enumerate(query_key_rows(place, self.name), start=1):
             rates = [rate for side in pair for one in hooks for rate in _rates(one, side, self.factor)]
             if not rates:
                 found.append(LayerProof(self.name, n, 0.0, 0.0, note="no optimizer has W_Q and W_K at this rate"))
@@ -92,13 +93,13 @@ MARK = "uncollapse_qk_rate"  # in a parameter group: its rate is multiplied
 
 
 def _rates(hooks: StepHooks, side: HeadRows, factor: float) -> list[float]:
-    """The rate of these weights over that of the rest."""
-    if not side.is_whole:
-        return [factor] if hooks.handles else []
+    """The rate of these weights over that of the rest; none if the optimizer does not have them."""
     groups = hooks.optimizer.param_groups
     own = next((g for g in groups if any(p is side.weight for p in g["params"])), None)
-    if own is None or MARK not in own:
+    if own is None or (MARK not in own if side.is_whole else not hooks.handles):
         return []
+    if not side.is_whole:
+        return [factor]
     source = groups[own[MARK] - 1]
     return [own["lr"] / source["lr"] if source["lr"] else factor]
 

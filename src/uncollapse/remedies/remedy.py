@@ -23,6 +23,7 @@ from uncollapse.models.editing import (
     end_editing,
     remove_edit,
 )
+from uncollapse.models.plain import Plan
 
 from .contents import BY_NAME
 from .seen import LayerProof, Seen, edit_row
@@ -102,6 +103,11 @@ def applied(model: nn.Module) -> list[Remedy]:
     return list(found)
 
 
+def attention_in(model: nn.Module, example: Any) -> Anatomy:
+    """Where attention is in a model; `example` is a batch to find it with, or a plan that was made before."""
+    return Anatomy(model, example) if isinstance(example, Plan) else anatomy(model, example)
+
+
 def owner_of(model: nn.Module) -> nn.Module:
     """The module that remembers the remedies: the transformers model inside, or the model itself."""
     holder = next((module for module in model.modules() if APPLIED in module.__dict__), None)
@@ -142,7 +148,7 @@ class EditRemedy(Remedy):
 
     def install(self, model: nn.Module, optimizer: Optimizer | None, example: Any) -> None:
         """Add the edit to every layer."""
-        self.install_in(model, anatomy(model, example) if edited_model(model) is None else None)
+        self.install_in(model, attention_in(model, example) if edited_model(model) is None else None)
 
     def install_in(self, model: nn.Module, found: Anatomy | None) -> EditedModel:
         """The same where the anatomy is known; None if the model has edits already."""

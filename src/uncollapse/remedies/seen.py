@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from uncollapse.models.editing import (
     edited_model,
     weights_of,
 )
-from uncollapse.models.plain import first_tensor
+from uncollapse.models.plain import RunBatch, first_tensor
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,17 @@ class LayerProof:
     gradient: float = math.nan  # norm of the gradient of its parameters; nan where none is trained
     note: str = ""
     allowed: float = 1e-3  # error that rounding explains
+    noise: float = 0.0  # effect that rounding explains
+
+    @property
+    def does_something(self) -> bool:
+        """Whether it changes more than rounding does, or can learn to."""
+        return self.effect > self.noise or self.gradient > 0  # false for nan
 
     @property
     def acts(self) -> bool:
-        """Whether it does something, or can learn to, what it does is its formula, and its parameters learn."""
-        does = self.effect > 0 or self.gradient > 0  # false for nan
-        return does and not self.error > self.allowed and self.gradient != 0
+        """Whether it does something, what it does is its formula, and its parameters learn."""
+        return self.does_something and not self.error > self.allowed and self.gradient != 0
 
 
 @dataclass
@@ -49,6 +54,7 @@ class Seen:
     output: Tensor
     loss: Tensor
     batch: Any
+    run: RunBatch
     calls: dict[int, Observation] = field(default_factory=dict)
     projected: dict[tuple[int, str], tuple[Tensor, Tensor]] = field(default_factory=dict)
     gradients: dict[nn.Parameter, Tensor] = field(default_factory=dict)
@@ -61,7 +67,7 @@ class Seen:
         return math.sqrt(sum(float(self.gradients[p].square().sum()) for p in trained if p in self.gradients))
 
 
-def see(model: nn.Module, batch: Any, run: Callable[[Any, Any], Any]) -> Seen:
+def see(model: nn.Module, batch: Any, run: RunBatch) -> Seen:
     """Run the model once on a batch, in evaluation mode and with gradients; gradients of parameters are left alone."""
     training = {module: module.training for module in model.modules()}
     shared = edited_model(model)
@@ -76,9 +82,7 @@ def see(model: nn.Module, batch: Any, run: Callable[[Any, Any], Any]) -> Seen:
         model.train(False)
         with torch.enable_grad():
             result = run(model, batch)
-            output = first_tensor([getattr(result, "logits", None), result])
-            if output is None:
-                raise ValueError(f"{type(model).__name__} gave no floating-point tensor, so nothing can be compared.")
+            output = output_of(result)
             loss = output.float().square().mean() if output.dtype in HALF else output.square().mean()
             trained = [p for p in model.parameters() if p.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True) if trained else ()
@@ -88,10 +92,37 @@ def see(model: nn.Module, batch: Any, run: Callable[[Any, Any], Any]) -> Seen:
         for module, mode in training.items():
             module.training = mode
     gradients = {p: g for p, g in zip(trained, found, strict=True) if g is not None}
-    return Seen(output.detach(), loss.detach(), batch, calls, projected, gradients)
+    return Seen(output.detach(), loss.detach(), batch, run, calls, projected, gradients)
 
 
 HALF = (torch.float16, torch.bfloat16)
+NOISE = 1e-12  # of two results in float64
+
+
+def output_of(result: Any) -> Tensor:
+    """The logits of what a model gave, or its first floating-point tensor."""
+    output = first_tensor([getattr(result, "logits", None), result])
+    if output is None:
+        raise ValueError(f"the model gave {type(result).__name__} without a floating-point tensor to compare.")
+    return output
+
+
+class Change(NamedTuple):
+    """What a remedy changes in one result: how far, how far from its formula, and what rounding explains of it."""
+
+    effect: float
+    error: float
+    noise: float
+
+    @classmethod
+    def of(cls, shown: Tensor, expected: Tensor, without: Tensor) -> Change:
+        """From what the model gave, what the formula gives, and what it gives without the remedy."""
+        effect, rest = expected.double() - without.double(), shown.double() - expected.double()
+        size = float(effect.square().sum())
+        share = 1.0 + float((rest * effect).sum()) / size if size else 0.0  # of the effect that the model shows
+        unsure = (float(rest.square().sum()) / size / rest.numel()) ** 0.5 if size else math.inf  # its standard error
+        far = distance(expected, without)
+        return cls(far, distance(shown, expected), 5.0 * unsure * far if share > 0.5 else math.inf)
 
 
 def edit_row(layer: EditedLayer, edit: Edit, seen: Seen) -> LayerProof:
@@ -104,8 +135,9 @@ def edit_row(layer: EditedLayer, edit: Edit, seen: Seen) -> LayerProof:
     gradient = seen.gradient_of(list(edit.parameters()))
     if not changes:
         return LayerProof(edit.name, layer.n, 0.0, math.nan, gradient, f"{layer.name} did not run it")
-    effect, error = max(change for change, _ in changes), max(error for _, error in changes)
-    return LayerProof(edit.name, layer.n, effect, error, gradient, allowed=rounding(seen.output.dtype))
+    effect, _, noise = max(changes)
+    error, allowed = max(change.error for change in changes), rounding(seen.output.dtype)
+    return LayerProof(edit.name, layer.n, effect, error, gradient, allowed=allowed, noise=noise)
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -114,51 +146,57 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 @torch.no_grad()
-def _projection_changes(layer: EditedLayer, edit: Edit, seen: Seen) -> list[tuple[float, float]]:
+def _projection_changes(layer: EditedLayer, edit: Edit, seen: Seen) -> list[Change]:
     """Of queries and keys: how far with the edit from without it, and from its formula in float64."""
-    twin, found = _wide(edit), []
+    twin, found = wide(edit), []
     for side in ("queries", "keys"):
         if (layer.n, side) in seen.projected:
             before, after = seen.projected[layer.n, side]
-            expected = getattr(twin, side)(before.double())
-            found.append((_distance(after, before), _distance(after, expected)))
+            found.append(Change.of(after, getattr(twin, side)(before.double()), before))
     return found
 
 
 @torch.no_grad()
-def _call_changes(layer: EditedLayer, edit: Edit, seen: Seen) -> list[tuple[float, float]]:
+def _call_changes(layer: EditedLayer, edit: Edit, seen: Seen) -> list[Change]:
     one = seen.calls.get(layer.n)
     if one is None:
         return []
-    edits = [_wide(other) for other in one.edits]
-    call, around = _doubled(one.call), _doubled(one.around)
+    edits = [wide(other) for other in one.edits]
+    call, around = doubled(one.call), doubled(one.around)
     expected = written_out(call, around, edits)
     without = written_out(call, around, [e for e, stock in zip(edits, one.edits, strict=True) if stock is not edit])
     if layer.is_converted:
-        return [(_distance(expected, without), math.nan)]  # scores are inherited, which is not written out here
-    return [(_distance(one.out, without), _distance(one.out, expected))]
+        return [Change(distance(expected, without), math.nan, NOISE)]  # of its own scores, without what is inherited
+    return [Change.of(one.out, expected, without)]
 
 
-def written_out(call: AttentionCall, around: Surroundings, edits: Sequence[Edit]) -> Tensor:
-    """The attention of a call with edits, as the formulas say: the whole matrix of weights, in plain torch."""
+def written_out(
+    call: AttentionCall, around: Surroundings, edits: Sequence[Edit], weights: Tensor | None = None
+) -> Tensor:
+    """The attention of a call with edits, as the formulas say: the whole matrix of weights, in plain torch.
+
+    `weights` (B, H, Q, K) are others than those of the call, such as those of inherited scores.
+    """
     for edit in edits:
         call = edit.before(call, around)
     value = call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], dim=1)
-    out = weights_of(call) @ value
+    out = (weights_of(call) if weights is None else weights) @ value
     for edit in edits:
         out = edit.after(out, call, around)
     return out
 
 
-def _wide(edit: Edit) -> Edit:
+def wide(edit: Edit) -> Edit:
+    """A copy of an edit in float64."""
     return copy.deepcopy(edit).double()
 
 
-def _doubled(values: Any) -> Any:
+def doubled(values: Any) -> Any:
+    """The same named tuple with its tensors in float64."""
     wide = [v.detach().double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]
     return type(values)(*wide)
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
+def distance(one: Tensor, other: Tensor) -> float:
     """The largest difference, of the largest entry."""
     return float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-300))

@@ -15,11 +15,11 @@ from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from uncollapse.models.anatomy import Anatomy, anatomy, projection_of
+from uncollapse.models.anatomy import Anatomy, projection_of
 from uncollapse.models.plain import LayerPlan
 
 from ._spectral_product import sigma, spectral_product
-from .remedy import Remedy
+from .remedy import Remedy, attention_in
 from .seen import LayerProof, Seen
 
 ITERATIONS = 100  # of the power method at the start; then one after each step
@@ -37,6 +37,7 @@ class Reparametrised(nn.Module):
 
     left: Tensor  # u: (parts, out)
     right: Tensor  # v: (parts, in)
+    layer: int = 0  # from 1
 
     def __init__(self, weight: Tensor, parts: int, blocks: int, columns: bool) -> None:
         super().__init__()
@@ -137,9 +138,10 @@ class SigmaReparam(Remedy):
 
     def install(self, model: nn.Module, optimizer: Optimizer | None, example: Any) -> None:
         """Parametrise the weights."""
-        for weight in list(_weights(anatomy(model, example), type(model).__name__)):
+        for weight in list(_weights(attention_in(model, example), type(model).__name__)):
             stock = getattr(weight.module, weight.name)
             one = Reparametrised(stock, weight.parts, weight.blocks, weight.columns)
+            one.layer = weight.layer
             parametrize.register_parametrization(weight.module, weight.name, one)
             one.holder.append(weight.module.parametrizations[weight.name])  # type: ignore[index]
             weight.module.register_state_dict_post_hook(fold)  # type: ignore[no-untyped-call]
@@ -159,9 +161,10 @@ class SigmaReparam(Remedy):
                     del hooks[key]
 
     def prove(self, model: nn.Module, seen: Seen) -> list[LayerProof]:
-        """A row for each weight's layer: how far the product is from W, and u^T W v from the largest singular value."""
+        """A row for each weight: how far the product is from W, and u^T W v from the largest singular value."""
+        paths = {module: path for path, module in model.named_modules()}
         rows = []
-        for n, (module, name, one) in enumerate(reparametrised(model), start=1):
+        for module, name, one in reparametrised(model):
             with torch.no_grad():
                 original = _whole(one.holder[0].original).detach().double()
                 used = _whole(getattr(module, name)).detach().double()
@@ -171,11 +174,11 @@ class SigmaReparam(Remedy):
             rows.append(
                 LayerProof(
                     self.name,
-                    n,
+                    one.layer,
                     effect=float((used - original).abs().max() / original.abs().max()),
                     error=float((found / exact - 1.0).abs().max()),
                     gradient=seen.gradient_of([one.gamma]),
-                    note=f"weight {n} of the blocks",
+                    note=f"{paths[module]}.{name}",
                     allowed=SLACK,
                 )
             )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from uncollapse.models.anatomy import Anatomy, anatomy
+from uncollapse.models.convert import find_transformers_model
+from uncollapse.models.plain import Plan
+
 from .remedy import owner_of
+
+OTHER_OPTIMIZER = "this optimizer does not have W_Q and W_K of the model; give the one that trains it."
 
 
 @dataclass
@@ -18,6 +24,7 @@ class StepHooks:
     """What runs before and after each step of one optimizer; `first` runs before what others have added."""
 
     optimizer: Optimizer
+    plan: Plan | None = None  # where the weights are that it is about
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
     first: bool = False
@@ -71,3 +78,17 @@ def forget_steps(model: nn.Module, remedy: str) -> None:
     """Remove them."""
     for hooks in _HOOKS.get(owner_of(model), {}).pop(remedy, []):
         hooks.remove()
+
+
+def followed(model: nn.Module, remedy: str) -> Anatomy | None:
+    """Where the weights of a model are whose steps a remedy follows; None if it follows none."""
+    plan = next((hooks.plan for hooks in steps_of(model, remedy)), None)
+    if plan is None:
+        return None
+    return Anatomy(owner_of(model), plan) if find_transformers_model(model) is None else anatomy(model)
+
+
+def trains(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> list[bool]:
+    """Which of these parameters an optimizer has."""
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [id(parameter) in known for parameter in parameters]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from uncollapse.models.convert import find_transformers_model
 from uncollapse.models.editing import edited_layer
-from uncollapse.models.plain import RunBatch, first_tensor, quiet_evaluation
+from uncollapse.models.plain import RunBatch, quiet_evaluation
+
+from .seen import distance, output_of
 
 NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
 CAP = "attn_logit_softcapping"
@@ -59,16 +59,11 @@ def stock_remedies(model: nn.Module, batch: Any, run: RunBatch) -> list[StockRem
 
 def _effects(model: nn.Module, batch: Any, run: RunBatch, places: list[Any]) -> Iterator[float]:
     with quiet_evaluation(model):
-        stock = _output(run(model, batch))
+        stock = output_of(run(model, batch))
         for place in places:
             with place:
-                changed = _output(run(model, batch))
-            yield float((changed - stock).abs().max() / stock.abs().max())
-
-
-def _output(result: Any) -> Tensor:
-    found = first_tensor([getattr(result, "logits", None), result])
-    return torch.tensor(math.nan) if found is None else found.double()
+                changed = output_of(run(model, batch))
+            yield distance(changed, stock)
 
 
 def _has_norms(module: nn.Module) -> bool:

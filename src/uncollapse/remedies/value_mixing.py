@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from uncollapse.attention.masking import HIDING
 from uncollapse.models.editing import AttentionCall, Edit, EditedLayer, Surroundings
 
 from .remedy import EditRemedy
@@ -120,7 +121,7 @@ def _visible(call: AttentionCall) -> Tensor:
     assert mask is not None
     if mask.dtype == torch.bool:
         return mask
-    return mask > torch.finfo(mask.dtype).min / 2  # hidden keys have -inf or the lowest number
+    return mask > HIDING
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,9 @@ def query_key_rows(found: Anatomy, remedy: str) -> Iterator[tuple[HeadRows, Head
 
 def _rows(found: Anatomy, layer: LayerPlan, rows: WeightRows | None, remedy: str) -> HeadRows:
     if rows is None:
-        raise ValueError(f"{remedy} needs W_Q and W_K of {layer.name}, which were not found.")
+        sharded = any(isinstance(parameter, DTensor) for parameter in found.root.parameters())
+        hint = "; give example=uncollapse.plan(model, example=batch), made before it was sharded" if sharded else ""
+        raise ValueError(f"{remedy} needs W_Q and W_K of {layer.name}, which were not found{hint}.")
     path, _, name = rows.parameter.rpartition(".")
     module = found.root.get_submodule(path.removesuffix(ADAPTER))
     if hasattr(module, "base_layer"):
