@@ -51,7 +51,7 @@ def _as_listed() -> dict[str, str]:
 REMEDIES = {PLAIN: ""} | _as_listed() | {"value_mixing": SHAPED}  # without norms: name -> remedy
 
 
-Key = tuple[str, int, str]  # part, layers, method
+NetworkKey = tuple[str, int, str]  # part, layers, method
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class DepthRun:
     start: str = STOCK
 
     @property
-    def key(self) -> Key:
+    def key(self) -> NetworkKey:
         """What has a rate of its own."""
         return self.part, self.layers, self.method
 
@@ -116,7 +116,7 @@ TRIAL = PlanSize(
 LONGER = 2  # times the updates of a network with residual connections: what the aim allows
 
 
-def plan(size: PlanSize = FULL, best: Mapping[Key, float] | None = None) -> list[DepthRun]:
+def plan(size: PlanSize = FULL, best: Mapping[NetworkKey, float] | None = None) -> list[DepthRun]:
     """The runs: seed 0 tries all rates, the other seeds have the one that was best with it.
 
     Args:
@@ -142,13 +142,13 @@ def count(size: PlanSize = FULL) -> int:
     return len(plan(size, {run.key: run.rate for run in plan(size)}))
 
 
-def _rates(rates: Sequence[float], seed: int, key: Key, best: Mapping[Key, float]) -> Sequence[float]:
+def _rates(rates: Sequence[float], seed: int, key: NetworkKey, best: Mapping[NetworkKey, float]) -> Sequence[float]:
     if seed == 0 or len(rates) == 1:
         return rates
     return [best[key]] if key in best else []
 
 
-def _skip_free(size: PlanSize, seed: int, best: Mapping[Key, float]) -> list[DepthRun]:
+def _skip_free(size: PlanSize, seed: int, best: Mapping[NetworkKey, float]) -> list[DepthRun]:
     return [
         DepthRun(
             SKIP_FREE,
@@ -170,7 +170,7 @@ def _skip_free(size: PlanSize, seed: int, best: Mapping[Key, float]) -> list[Dep
     ]
 
 
-def _norm_free(size: PlanSize, seed: int, best: Mapping[Key, float]) -> list[DepthRun]:
+def _norm_free(size: PlanSize, seed: int, best: Mapping[NetworkKey, float]) -> list[DepthRun]:
     layers = size.norm_free_layers
     return [
         DepthRun(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..short_runs.store import RunStore, numbers_of
 from .network import Guess
-from .plan import NORM_FREE, SKIP_FREE, Key, PlanSize
+from .plan import NORM_FREE, SKIP_FREE, NetworkKey, PlanSize
 
 CLEAR = (
     0.1  # below a guess: some four standard errors of the loss on a thousand held-out images, whose spread is near 1
@@ -46,7 +46,7 @@ class DepthCourse:
         )
 
     @property
-    def key(self) -> Key:
+    def key(self) -> NetworkKey:
         """What has a rate of its own."""
         return self.part, self.layers, self.method
 
@@ -103,7 +103,7 @@ def at_best_rate(runs: Sequence[DepthCourse], rates: Iterable[float]) -> list[De
     return sorted((run for run in runs if run.rate == best.rate), key=lambda run: run.seed)
 
 
-def best_rates(runs: Sequence[DepthCourse], size: PlanSize) -> dict[Key, float]:
+def best_rates(runs: Sequence[DepthCourse], size: PlanSize) -> dict[NetworkKey, float]:
     """The rate of each part, depth and method whose rates have all been tried."""
     found = {}
     for key in {run.key for run in runs}:
