@@ -20,7 +20,7 @@ def made(tokens, kind):
     mask = None
     if kind not in ("all", "causal"):
         seen = seen & (torch.arange(tokens) < tokens - 3)  # padding
-        mask = seen if kind == "bool" else torch.where(seen, 0.5, kind).double()  # 0.5 is added to all that is seen
+        mask = seen if kind == "bool" else torch.full(seen.shape, 0.5).double().masked_fill(~seen, kind)
     return AttentionCall(q, k, k.flip(-1), attn_mask=mask, is_causal=kind == "causal"), seen
 
 
