@@ -82,7 +82,7 @@ def best_pairs(found: Mapping[str, RateFinding]) -> list[str]:
     """Pairs worth a try: of the four remedies that lower the sensitivity most, those that go together.
 
     >>> made = {name: RateFinding(summarise([own]), 0.1, summarise([2.0]), 1.0) for name, own in
-    ...         {"plain": 0.9, "qk_norm": 0.1, "qk_clip": 0.2, "sink": 0.3, "qk_rate": 0.4, "soft_cap": 0.5}.items()}
+    ...         {"plain": 0.9, "qk_norm": 0.1, "qk_clip": 0.2, "sink": 0.3, "qk_rate": 0.6, "soft_cap": 0.7}.items()}
     >>> best_pairs(made)
     ['qk_norm + sink', 'qk_clip + sink']
     """
