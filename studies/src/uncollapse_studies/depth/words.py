@@ -64,7 +64,9 @@ def _judged(gaps: Mapping[str, Estimate], unit: str, better: str = "higher") -> 
     for verdict, word in words.items():
         names = [f"{name} ({gap.value:+.2g})" for name, gap in gaps.items() if gap.verdict == verdict]
         told += [f"{word}, in {unit}: {', '.join(names)}."] if names else []
-    open_ = {name: gap for name, gap in gaps.items() if gap.verdict == "undecided"}
+    alike = [name for name, gap in gaps.items() if gap.value == 0.0 and gap.error == 0.0]
+    told += [f"As little as the plain net: {', '.join(alike)}."] if alike else []
+    open_ = {name: gap for name, gap in gaps.items() if gap.verdict == "undecided" and name not in alike}
     if open_ and all(gap.seeds < FEWEST for gap in open_.values()):
         values = ", ".join(f"{name} {gap.value:+.2g}" for name, gap in open_.items())
         told.append(f"One seed decides nothing; differences in {unit}: {values}.")
@@ -112,7 +114,7 @@ def _setting(found: DepthFindings, size: PlanSize, planned: int) -> list[str]:
         f"then a constant rate, gradients clipped at 1; of the rates {rates} the best, for each method and depth. "
         f"{NORM_FREE.capitalize()}: SGD without momentum, decay, clipping or warm-up, {size.norm_free_updates} "
         f"updates, residual connections stay; of the rates {slow} the best, for each remedy, which is given as the "
-        "library's table does. The best rate is that of seed 0.",
+        "library's table does, value mixing as shaped attention. The best rate is that of seed 0.",
         "alpha = 0.5, and alpha' = 0.5 in hopfield. The reading `replace` is refused for such a net: there is no "
         "residual connection that alpha could replace. Shaped attention adds each token's own value less the mean of "
         "all values. No remedy gives the MLP a skip; *started*: the MLP starts as the identity, in shaped attention "
