@@ -9,6 +9,7 @@ import pytest
 from uncollapse.cli import main
 from uncollapse.statistics import FEWEST
 from uncollapse_studies import locations
+from uncollapse_studies.rescue.judging import RESCUED
 from uncollapse_studies.retrofit.findings import ROUNDING, RetrofitCourse, RetrofitFindings, courses_of, recovered_after
 from uncollapse_studies.retrofit.hosts import batches_of, held_out_of, loaded
 from uncollapse_studies.retrofit.plan import CONTROL, HOSTS, RETROFITS, SEEDS, SMALL, STORIES, plan, trial_plan
@@ -51,22 +52,30 @@ def findings(finals, jump=0.5):
 @pytest.mark.parametrize(
     ("changes", "after"),
     [
-        ([0.5, 0.2, -0.1, -0.2], 20),
-        ([0.5, 0.2, 0.1, 0.01], None),  # never
-        ([0.0, -0.1, -0.1, -0.1], 0),  # never above
-        ([ROUNDING / 2, -0.1, -0.1, -0.1], 0),
+        ([0.5, 0.2, 0.0, -0.1], 20),
+        ([0.5, 0.2, 0.1, 0.1], None),  # never
+        ([0.0, -0.1, -0.1, -0.1], 0),  # always below
         ([0.0, 0.3, 0.1, -0.1], 30),  # a warm-up is above only later
         ([0.5, -0.1, 0.1, -0.1], 30),  # once below is not for good
         ([0.5, -0.1, math.nan, math.nan], None),  # diverged
     ],
 )
-def test_a_model_has_recovered_once_its_loss_stays_at_the_stock_models(changes, after):
-    assert recovered_after([0, 10, 20, 30], changes) == after
+@pytest.mark.parametrize("drift", [-0.5, 0.0, 0.5])  # of the control and of what it is compared with
+def test_a_model_has_recovered_once_its_loss_stays_at_the_controls(changes, after, drift):
+    control = course(CONTROL, [0.0, drift, drift, drift])
+    assert (
+        course("qk_norm", [one + drift * (place > 0) for place, one in enumerate(changes)]).recovered(control) == after
+    )
+
+
+def test_two_percent_above_the_control_is_recovered_and_three_is_not():
+    assert recovered_after([0, 10], [1.5, RESCUED]) == 10
+    assert recovered_after([0, 10], [1.5, 1.03]) is None
 
 
 def test_a_course_is_read_from_its_record():
     own = course("qk_norm", [0.5, 0.1, None])
-    assert (own.jump, own.recovered) == (0.5, None)
+    assert own.jump == 0.5
     assert math.isnan(own.final)
     assert course("qk_norm", [0.5, -0.25]).final == 1.75
 
@@ -82,7 +91,8 @@ def test_ends_are_compared_with_the_control_of_the_same_model():
     assert f"a difference of {found.against[SMALL, 'sink'].detectable:.2g} could have been seen" in text
     table = summary(found).set_index("put in")
     assert table.loc["qk_norm", "recovered after"] == "never"
-    assert table.loc["sink", "recovered after"] == "20"
+    assert table.loc["sink", "recovered after"] == "10"
+    assert table.loc[CONTROL, "recovered after"] == ""
 
 
 def test_a_run_that_diverged_is_said_and_not_compared():
@@ -90,12 +100,6 @@ def test_a_run_that_diverged_is_said_and_not_compared():
     assert set(found.against) == {(SMALL, "sink")}
     assert "Diverged: hopfield." in " ".join(sentences(found))
     assert summary(found).set_index("put in").loc["hopfield", "final loss"] == "diverged"
-
-
-def test_a_control_that_never_recovers_is_said_to_make_recovery_moot():
-    moot = "tells nothing of the others"
-    assert moot in " ".join(sentences(findings({CONTROL: [0.1, 0.2], "sink": [0.1, 0.2]})))
-    assert moot not in " ".join(sentences(findings({CONTROL: [-0.1, -0.2], "sink": [0.1, 0.2]})))
 
 
 def test_there_is_evidence_only_with_seeds_that_can_decide():

@@ -65,5 +65,5 @@ def _own(name: str) -> Runnable:
 def _studies_missing() -> Runnable:
     raise UserError(
         f"{STUDIES} belongs to the package uncollapse-studies, which is not installed; "
-        "install it with: pip install uncollapse-studies, or in a clone of the repository: pip install ./studies."
+        "install it in a clone of the repository with: pip install -c constraints.txt ./studies."
     )

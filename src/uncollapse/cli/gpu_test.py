@@ -33,7 +33,9 @@ def run(settings: GpuTestOptions) -> int:
     device = torch.device("cuda", settings.device) if torch.cuda.is_available() else None
     reason = obstacle(device)
     if device is None or reason is not None:
-        raise UserError(f"there is nothing to test here: {reason}; the Triton kernels need a GPU of capability 8.0.")
+        raise UserError(
+            f"there is nothing to test here: {reason}; the Triton kernels need a GPU of capability 8.0 or higher."
+        )
     about = identity(device)
     print(f"uncollapse {__version__} gpu-test")
     print("\n".join(f"{name}: {value}" for name, value in about.items()) + "\n", flush=True)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from uncollapse.remedies.contents import ENTRIES, UNTESTED
 
+from .remedies.study import SENSITIVITY
 from .results_page import markdown
 from .what_helps import evidence_lines
 
@@ -30,8 +31,8 @@ def remedies_table(root: Path) -> str:
     """The remedies that a diagnosis names, one short line each; where and how they were tested is on their page."""
     found = evidence_lines(root)
     rows = [
-        (f"`{entry.name}`", entry.against, found.get(entry.name, UNTESTED).partition(";")[0])
+        (f"`{entry.name}`", entry.against, found.get(entry.name, UNTESTED).partition(";")[0].removeprefix(SENSITIVITY))
         for entry in ENTRIES
         if entry.verdicts
     ]
-    return markdown(pd.DataFrame(rows, columns=["remedy", "against", "what our studies found"]))
+    return markdown(pd.DataFrame(rows, columns=["remedy", "against", f"{SENSITIVITY}in our studies"]))

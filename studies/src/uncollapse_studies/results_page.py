@@ -34,7 +34,8 @@ What the two papers report, and what we find. This page is written from the file
   (2024).
 - Trained networks are small, and training is short: minutes on two cores. The papers' own numbers, of one run each,
   stand beside ours but are of other sizes and data: the direction of a difference can be compared, its size cannot.
-- Every method has the same budget and rate. None was tuned. Seeds are 0, 1, ..., as many as the tables say.
+- Every method has the same budget and, but in *hopfield-readings*, the same rate, which was tuned for none; there each
+  has the best of its own. Seeds are 0, 1, ..., as many as the tables say.
 - ± is the standard deviation over seeds. A difference stands with its {CONFIDENCE:.0%} interval over seeds in brackets
   (Welch's t-test), and is called higher, lower, better or worse only if that excludes 0. Where a table compares several
   methods with one, Holm's correction widens the intervals, so that all verdicts of the table together err with a

@@ -27,8 +27,8 @@ class NetSize:
     patch: int = 8  # pixels: 16 tokens and that of the class
     batch: int = 32
     images: int = 10_000
-    held_out: int = 1_000
-    every: int = 50
+    held_out: int = 2_000
+    every: int = 100
 
 
 @dataclass(frozen=True)

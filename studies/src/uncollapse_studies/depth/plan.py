@@ -90,7 +90,7 @@ class PlanSize:
     depths: Sequence[int] = (4, 8, 16)
     seeds: int = 3
     rates: Sequence[float] = (3e-4, 1e-3)
-    updates: int = 150  # of a network with residual connections; those without have twice as many
+    updates: int = 200  # of a network with residual connections; those without have twice as many
     warmup: int = 30
     norm_free_layers: int = 6
     norm_free_seeds: int = 3

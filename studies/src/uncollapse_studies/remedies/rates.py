@@ -33,6 +33,7 @@ class RateFinding:
     best_rate: float
     loss: SeedSummary  # at the best rate
     largest_logit: float  # at the end, over seeds and rates; infinite where a run diverged
+    lowest_entropy: float  # of a head, as a share of even attention's, likewise; 0 where a run diverged
     against: Estimate | None = None  # the plain network's sensitivity
     loss_against: Estimate | None = None
 
@@ -69,7 +70,8 @@ def compared(runs: pd.DataFrame) -> dict[str, RateFinding]:
         best = float(kept.groupby("rate")["loss"].mean().idxmin())
         values = [sensitivity(dict(zip(one["rate"], one["loss"], strict=True))) for one in whole.values()]
         at_best = kept.loc[kept["rate"] == best, "loss"].tolist()
-        found[str(name)] = RateFinding(summarise(values), best, summarise(at_best), float(kept["largest_logit"].max()))
+        extremes = float(kept["largest_logit"].max()), float(kept["lowest_entropy"].min())
+        found[str(name)] = RateFinding(summarise(values), best, summarise(at_best), *extremes)
     if PLAIN not in found:
         return found
     others = [name for name in found if name != PLAIN]
@@ -81,7 +83,7 @@ def compared(runs: pd.DataFrame) -> dict[str, RateFinding]:
 def best_pairs(found: Mapping[str, RateFinding]) -> list[str]:
     """Pairs worth a try: of the four remedies that lower the sensitivity most, those that go together.
 
-    >>> made = {name: RateFinding(summarise([own]), 0.1, summarise([2.0]), 1.0) for name, own in
+    >>> made = {name: RateFinding(summarise([own]), 0.1, summarise([2.0]), 1, 1) for name, own in
     ...         {"plain": 0.9, "qk_norm": 0.1, "qk_clip": 0.2, "sink": 0.3, "qk_rate": 0.6, "soft_cap": 0.7}.items()}
     >>> best_pairs(made)
     ['qk_norm + sink', 'qk_clip + sink']
@@ -104,6 +106,7 @@ def summary(found: Mapping[str, RateFinding]) -> pd.DataFrame:
             "loss at its best rate": _shown(own.loss),
             "its difference from plain": "" if own.loss_against is None else str(own.loss_against),
             "largest logit at any rate": "diverged" if math.isinf(own.largest_logit) else f"{own.largest_logit:,.0f}",
+            "lowest entropy at any rate": f"{own.lowest_entropy:.3f}",
             "seeds": own.sensitivity.seeds,
         }
         for name, own in sorted(found.items(), key=lambda item: item[1].sensitivity.mean)

@@ -17,6 +17,7 @@ from .plan import METHODS, PLAIN, RATES, SEEDS, SIZE, TEXTS, WARMUP, plan, short
 from .rates import PAIRED, RateFinding, best_pairs, compared, run_table, sentences, summary
 
 ID = "remedies-rates"
+SENSITIVITY = "sensitivity to the learning rate "  # begins every line of evidence
 NORM, AIM = "qk_norm", 0.5  # of its sensitivity: what a pair is held to
 
 
@@ -52,7 +53,8 @@ def result(results: Path) -> Result:
         chart=sensitivity_chart(table, found),
         sentences=[*told, *_pair_sentences(found), *_setting(len(store.records))],
         reading_aid="Sensitivity: the mean over the seven rates of the held-out loss, or of a guess where that is "
-        "lower, less the best of them; 0 is a network to which the rate does not matter.",
+        "lower, less the best of them; 0 is a network to which the rate does not matter. The lowest entropy is of a "
+        "head, as a share of what even attention has.",
         summary=main[["text", *(name for name in main.columns if name != "text")]],
         settings={"seeds": SEEDS, "updates": SIZE.updates, "rates": list(RATES)},
         finding=" ".join(told[:1]),
@@ -98,7 +100,7 @@ def evidence(results: Path) -> dict[str, str]:
             continue
         seeds = min(own[name].sensitivity.seeds for own in known.values())
         lines[name] = (
-            f"sensitivity to the learning rate {_beside(known, name, 'sensitivity')}; loss at its best rate "
+            f"{SENSITIVITY}{_beside(known, name, 'sensitivity')}; loss at its best rate "
             f"{_beside(known, name, 'loss')}; LLaMA, {SIZE.layers} layers of width {SIZE.width}, {seeds} seeds"
         )
     return lines

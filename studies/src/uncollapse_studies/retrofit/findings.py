@@ -11,21 +11,22 @@ import pandas as pd
 
 from uncollapse.statistics import Estimate, SeedSummary, differences, summarise
 
+from ..rescue.judging import RESCUED
 from ..short_runs.store import RunRecord, RunStore, numbers_of
 from .plan import CONTROL, HOSTS, RETROFITS
 
 ROUNDING = 1e-5  # of a loss: sums of float32 in another order differ by a few 1e-7 of it
 
 
-def recovered_after(steps: Sequence[int], changes: Iterable[float]) -> int | None:
-    """The first update from which on the loss is never above the stock model's at update 0; None if there is none.
+def recovered_after(steps: Sequence[int], shares: Iterable[float]) -> int | None:
+    """The first update from which on the loss, as a share of the control's, stays below `RESCUED`; None if none is.
 
-    >>> recovered_after([0, 10, 20, 30], [0.5, 0.1, -0.1, -0.2])
+    >>> recovered_after([0, 10, 20, 30], [1.5, 1.1, 1.01, 1.0])
     20
-    >>> recovered_after([0, 10, 20, 30], [0.0, -0.1, 0.1, 0.1]) is None
+    >>> recovered_after([0, 10, 20, 30], [1.0, 1.01, 1.1, 1.1]) is None
     True
     """
-    above = np.flatnonzero(~(np.asarray([*changes]) <= ROUNDING))  # what is no number is above
+    above = np.flatnonzero(~(np.asarray([*shares]) <= RESCUED))  # what is no number is above
     first = int(above[-1]) + 1 if len(above) else 0
     return int(steps[first]) if first < len(steps) else None
 
@@ -56,12 +57,16 @@ class RetrofitCourse:
     @property
     def final(self) -> float:
         """The loss after the last update."""
-        return self.stock + float(self.changes[-1])
+        return float(self.losses[-1])
 
     @property
-    def recovered(self) -> int | None:
-        """When it is back for good."""
-        return recovered_after(self.steps, self.changes)
+    def losses(self) -> np.ndarray:
+        """At each measured update."""
+        return self.stock + self.changes
+
+    def recovered(self, control: RetrofitCourse) -> int | None:
+        """When it is back for good where the stock model is that was trained on with the same batches."""
+        return recovered_after(self.steps, self.losses / control.losses)
 
 
 def courses_of(store: RunStore) -> list[RetrofitCourse]:
@@ -91,6 +96,12 @@ class RetrofitFindings:
         own = [course for course in self.courses if (course.host, course.label) == (host, label)]
         return sorted(own, key=lambda course: course.seed)
 
+    def recovered(self, host: str, label: str) -> list[int | None]:
+        """When each run has recovered; those whose control is missing are left out."""
+        controls = {course.seed: course for course in self.of(host, CONTROL)}
+        own = [course for course in self.of(host, label) if course.seed in controls]
+        return [course.recovered(controls[course.seed]) for course in own]
+
     def jump(self, host: str, label: str) -> float:
         """The mean over the orders; only a fit to the first batch depends on them."""
         return float(np.mean([course.jump for course in self.of(host, label)]))
@@ -115,8 +126,8 @@ class RetrofitFindings:
     def losses(self) -> pd.DataFrame:
         """All numbers, tidy: one row for each run and measured update."""
         rows = [
-            (course.host, course.label, course.seed, step, course.stock + change, change)
+            (course.host, course.label, course.seed, step, loss, change)
             for course in self.courses
-            for step, change in zip(course.steps, course.changes, strict=True)
+            for step, loss, change in zip(course.steps, course.losses, course.changes, strict=True)
         ]
         return pd.DataFrame(rows, columns=["model", "retrofit", "seed", "update", "loss", "change"])

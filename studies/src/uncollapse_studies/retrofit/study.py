@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..figure import Result
+from ..rescue.judging import RESCUED
 from ..short_runs.network import RunSize
 from ..short_runs.store import RunStore
 from ..study import ShortRun
@@ -32,8 +33,8 @@ def result(results: Path) -> Result:
         chart=retrofit_chart(found),
         sentences=told,
         reading_aid="All losses are of the same held-out text. The jump is what the remedy itself changes, before any "
-        "update. A model has recovered at the first measured update from which on its loss is never above that of the "
-        "stock model at update 0. The control is the stock model, trained on with the same batches.",
+        f"update. The control is the stock model, trained on with the same batches. A model has recovered at the first "
+        f"measured update from which on its loss is never above {RESCUED:g} times that of the control.",
         summary=summary(found),
         settings={"rate": RATE, "seeds": len(SEEDS), "updates": {host.name: host.size.updates for host in HOSTS}},
         finding=told[0],

@@ -9,6 +9,7 @@ import pandas as pd
 
 from uncollapse.statistics import FEWEST, Estimate
 
+from ..rescue.judging import RESCUED
 from .findings import ROUNDING, RetrofitCourse, RetrofitFindings
 from .plan import CONTROL, HOSTS, RATE, RETROFITS, SMALL, STORIES
 
@@ -28,7 +29,7 @@ def summary(found: RetrofitFindings) -> pd.DataFrame:
                     "model": host,
                     "put in": label,
                     "jump": "" if label == CONTROL else jump_text(found.jump(host, label)),
-                    "recovered after": _recovered(own),
+                    "recovered after": "" if label == CONTROL else recovery(found.recovered(host, label)),
                     "final loss": "diverged" if final is None else f"{final.mean:.4f}{spread}",
                     "against the control": "" if gap is None else f"{gap}, {VERDICTS[gap.verdict]}",
                     "its parameters moved by at most": _moved(own),
@@ -47,9 +48,12 @@ def jump_text(jump: float) -> str:
     return "0" if abs(jump) <= ROUNDING else f"{jump:+.3g}"
 
 
-def _recovered(own: Sequence[RetrofitCourse]) -> str:
-    """When the runs have recovered, from the first to the last of them."""
-    after = [course.recovered for course in own]
+def recovery(after: Sequence[int | None]) -> str:
+    """When the runs have recovered, from the first to the last of them.
+
+    >>> recovery([30, 20, None])
+    '20 to 30, never in 1 of 3'
+    """
     known = sorted(step for step in after if step is not None)
     if not known:
         return NEVER
@@ -82,24 +86,15 @@ def _jumps(found: RetrofitFindings, host: str) -> str:
 
 
 def _recoveries(found: RetrofitFindings, host: str) -> str:
-    """Which are back at the stock model's own loss, and when."""
-    back: list[str] = []
-    never: list[str] = []
-    below: list[str] = []
-    for label in found.labels(host):
-        own = found.of(host, label)
-        text = _recovered(own)
-        if text == NEVER:
-            never.append(label)
-        elif text == "0":
-            below.append(label)
-        else:
-            back.append(f"{label} {text}")
-    updates = found.of(host, CONTROL)[0].steps[-1]
-    moot = " The control is among them, so this tells nothing of the others." if CONTROL in never else ""
+    """Which are back at the control's loss, and when."""
+    texts = {label: recovery(found.recovered(host, label)) for label in found.labels(host) if label != CONTROL}
+    never = [label for label, text in texts.items() if text == NEVER]
+    close = [label for label, text in texts.items() if text == "0"]
+    back = [f"{label} {text}" for label, text in texts.items() if text not in (NEVER, "0")]
+    updates, near = found.of(host, CONTROL)[0].steps[-1], f"{RESCUED - 1:.0%}".replace("%", " %")
     return (
-        f"{host}, back for good at its loss of update 0 after how many updates: {_listed(back)}. Never above it: "
-        f"{_listed(below)}. Above it after all {updates} updates: {_listed(never)}.{moot}"
+        f"{host}, back for good within {near} of the control after how many updates: {_listed(back)}. Never further "
+        f"from it: {_listed(close)}. Not within {updates} updates: {_listed(never)}."
     )
 
 
@@ -163,12 +158,12 @@ def _setting(found: RetrofitFindings) -> list[str]:
         "models.".replace("%", " %"),
         f"{STORIES}, a LLaMA that others trained, is trained on with {stories.texts} sequences of "
         f"{stories.size.length} tokens that it writes itself at temperature 1, batches of {stories.size.batch}, "
-        f"{stories.size.held_out} held out. On such text no model is better than itself but by chance: what has "
-        "jumped can come back to where it was, and no further.",
+        f"{stories.size.held_out} held out. On such text no model is better than itself but by chance: the control "
+        "can only get worse, and what has jumped can come back to where it was, and no further.",
         f"{SMALL} ({small.size.layers} layers of width {small.size.width}) is trained for {small.taught} updates of "
         f"{small.size.batch} x {small.size.length} half-bytes of tinyshakespeare at rate {small.teaching.rate:g}, "
         f"and then trained on with more of it, {small.size.held_out} sequences held out. It still learns, so that it "
-        "can pass its loss of update 0 while it is behind the control.",
+        "can be below its loss of update 0 and behind the control.",
     ]
 
 
