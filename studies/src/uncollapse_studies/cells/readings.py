@@ -39,16 +39,16 @@ COMPARISONS = {
         rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
         shares=(0.5,),
         keys={
-            **{"vocab_size": 2048, "width": 64, "schedule": "constant", "steps": 3500, "eval_every": 350},
-            **{"eval_examples": 512, "save_every": 350, "diagnose_every": 1750},
+            **{"tokenizer": "word", "vocab_size": 2000, "width": 64, "batch_size": 8, "schedule": "constant"},
+            **{"steps": 4200, "eval_every": 420, "eval_examples": 512, "save_every": 420, "diagnose_every": 2100},
         },
     ),
     "vit": RateComparison(
         rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
         shares=(0.5, 0.7),
         keys={
-            **{"width": 64, "schedule": "constant", "steps": 2500, "eval_every": 250},
-            **{"eval_examples": 5000, "save_every": 250, "diagnose_every": 1250},
+            **{"patch_size": 8, "width": 64, "schedule": "constant", "steps": 3500, "eval_every": 350},
+            **{"eval_examples": 5000, "save_every": 350, "diagnose_every": 1750},
         },
     ),
 }
