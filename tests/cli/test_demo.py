@@ -69,7 +69,8 @@ def test_the_page_tells_the_evidence_on_the_remedy_or_that_there_is_none(known, 
     finally:
         contents.evidence.cache_clear()
     page = (folder / "demo.html").read_text(encoding="utf-8")
-    assert f"Evidence beyond this one run: {known.get(REMEDY, 'not tested here')}." in page
+    finding = known.get(REMEDY, "not tested here").partition(";")[0]
+    assert f"Evidence beyond this one run: {finding}. All of it: uncollapse remedies." in page
 
 
 def test_it_overwrites_only_when_told_and_a_ctrl_c_leaves_what_was_there(tiny, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from uncollapse.data.sample import embedded_bytes
-from uncollapse.remedies.contents import BY_NAME, UNTESTED, evidence
+from uncollapse.remedies.contents import BY_NAME, main_finding
 from uncollapse.report.demo_page import DemoContent, WatchedAct
 
 from .depth import BOTH, HIDDEN_ONLY, PLAIN, SKIP_ONLY, VARIANTS, cosines_by_depth, residual_by_depth
@@ -149,10 +149,7 @@ def _demonstrate(
 
 
 def _evidence() -> str:
-    found = evidence()[REMEDY]
-    if found == UNTESTED:
-        return f"Evidence beyond this one run: {UNTESTED}."
-    return f"Evidence beyond this one run: {found}."
+    return f"Evidence beyond this one run: {main_finding(REMEDY)}. All of it: uncollapse remedies."
 
 
 def _told(runs: dict[str, TrainedRun]) -> pd.DataFrame:
