@@ -13,7 +13,7 @@ from uncollapse.remedies.contents import BY_NAME
 from uncollapse.remedies.contents import read as read_remedy
 from uncollapse_studies.remedies.plan import METHODS, PLAIN, RATES, SEEDS, TEXTS, made, plan
 from uncollapse_studies.remedies.rates import COLUMNS, GUESS, best_pairs, compared, run_table, sentences, summary
-from uncollapse_studies.remedies.study import ID, evidence, runs
+from uncollapse_studies.remedies.study import ID, evidence, runs, sensitivities
 from uncollapse_studies.short_runs.network import TINY
 from uncollapse_studies.short_runs.store import RunStore
 from uncollapse_studies.study import STUDIES, missing
@@ -89,7 +89,9 @@ def test_evidence_needs_several_seeds_and_names_what_is_worse(tmp_path):
         loss = (STEEP if run.method == PLAIN else [2.3] * 7)[RATES.index(run.rate)] + 0.001 * run.seed
         store.add(run.name, {"definition": ""} | record(run, loss))
     line = evidence(tmp_path)["sink"]
-    assert line.startswith("sensitivity to the learning rate 0.00 instead of 0.26 on tinyshakespeare (better), 0.00")
+    assert line.startswith("the learning rate matters less on tinyshakespeare and wikitext-2; sensitivity to it 0.00 ")
+    assert "0.00 instead of 0.26 on tinyshakespeare (better), 0.00 instead of 0.26 on wikitext-2" in line
+    assert sensitivities(tmp_path)["wikitext-2"] == {PLAIN: "0.26", "sink": "0.00 (better)"}
     assert "loss at its best rate 2.30 instead of 2.00 on tinyshakespeare (worse)" in line
     one = RunStore(tmp_path / "one" / ID)
     for run in plan([PLAIN, "sink"], seeds=range(1)):

@@ -50,7 +50,9 @@ def test_compare_takes_saved_diagnoses_too(saved, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["absent"], "absent holds no saved diagnosis (diagnosis.json)"),
+        (["absent"], "absent does not exist; give a folder that uncollapse diagnose"),
+        ([0, "absent", "--out", "."], "absent does not exist"),  # what is given is looked at first
+        (["."], ". holds no saved diagnosis (diagnosis.json)"),
         ([0, 0, 0, 1, 1], "two to 4 diagnoses can be compared, got 5."),
         ([0, "--out", "."], ". is a folder; give the name of an .html file with --out."),
     ],

@@ -34,6 +34,27 @@ def test_arguments():
     assert not model._forward_pre_hooks
 
 
+def test_a_remedy_that_came_after_the_optimizer_is_told():
+    model = build("gpt2").train()
+    optimizer = sgd(model)
+    uc.apply(model, "qk_norm")
+    with pytest.warns(UserWarning, match="is not in the optimizer, so it is not trained: make the optimizer after"):
+        uc.watch(model, optimizer).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        uc.watch(model, sgd(model)).close()
+
+
+def test_a_run_that_is_too_short_to_be_measured_has_tables_with_columns_and_a_note():
+    model = build("gpt2").train()
+    optimizer = sgd(model)
+    with uc.watch(model, optimizer) as watch:
+        train(model, optimizer, [batch("gpt2")] * 2)
+    assert watch.notes == ["No update was measured: there were 2, and every=50."]
+    assert watch.heads[["step", "layer", "head", "logit_max"]].empty
+    assert repr(watch) == "Watch of GPT2LMHeadModel: 2 updates, 0 measured, 0 warnings"
+
+
 def test_a_model_without_attention():
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     with uc.watch(model), pytest.raises(ValueError, match="no attention was"):

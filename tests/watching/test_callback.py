@@ -40,7 +40,9 @@ def train(tmp_path, callback, rate, steps, **arguments):
 
 def test_it_warns_of_entropy_collapse_before_the_loss_diverges(tmp_path):
     callback = uc.DiagnoseCallback({"input_ids": data()[:8]}, every=2)
-    with pytest.warns(UserWarning, match=r"step \d+: Layer.* entropy collapse in .* heads; worst is layer") as caught:
+    with pytest.warns(
+        UserWarning, match=r"step \d+ \(since step \d+\): Layer.* entropy collapse in .* heads; worst is layer"
+    ) as caught:
         trainer = train(tmp_path, callback, rate=lambda step: 0.005 * 1.1**step, steps=64)
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     diverged = min(step for step, loss in losses.items() if loss > 2 * losses[2])
@@ -103,9 +105,9 @@ def test_what_passes_is_not_told_and_what_lasts_is_with_recovery_and_relapse():
     assert told(Course(3), True, True, False, True, True) == [[]] * 5
     news = [s for said in told(Course(3), *[True] * 4, *[False] * 4, *[True] * 3) for s in said]
     assert news == [
-        "step 30: Layer 1: rank collapse. (since step 10)",
+        "step 30 (since step 10): Layer 1: rank collapse.",
         "step 70: recovered from the rank collapse told before, since step 50.",
-        "step 110: relapse: Layer 1: rank collapse. (since step 90)",
+        "step 110 (since step 90): relapse: Layer 1: rank collapse.",
     ]
 
 

@@ -80,7 +80,7 @@ def test_a_forecast_is_told_once_and_its_recovery():
     assert len(sentences) == 1
     for last in range(10, 13):
         sentences += [n.sentence for n in course.told(last, [])]
-    assert sentences[1:] == ["step 12: recovered from the forecast told before, since step 10."]
+    assert sentences[1:] == ["step 12: no forecast any more, since step 10."]
 
 
 def test_thresholds_are_the_verdicts_of_a_diagnosis():

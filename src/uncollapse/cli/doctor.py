@@ -93,7 +93,7 @@ def processor() -> Iterator[str]:
 
     machine = describe_machine()
     yield f"{machine['processor']}, {machine['vector_instructions']}"
-    yield f"{machine['cores']} cores, {machine['threads']} threads for torch, {machine['memory_gb']} GB"
+    yield f"{machine['cores']} cores, torch's threads {machine['threads']}, {machine['memory_gb']} GB"
 
 
 def compiled_tiles() -> Iterator[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from .command import Command, UserError, option
 from .output import naming_full_disk
 
+SAVED = "a folder that uncollapse diagnose or Diagnosis.save wrote, or files that uncollapse.watch wrote"
+
 
 @dataclass(frozen=True)
 class PageOptions:
@@ -22,6 +24,9 @@ class PageOptions:
 
 def run(settings: PageOptions) -> int:
     """Load, draw, write."""
+    absent = [str(path) for path in settings.saved if not path.exists()]
+    if absent:
+        raise UserError(f"{absent[0]} does not exist; give {SAVED}.")
     check_page_file(settings.out, settings.force)
     if all(path.is_file() for path in settings.saved):
         return draw_watched(settings)
@@ -30,10 +35,7 @@ def run(settings: PageOptions) -> int:
     folders = [saved_diagnosis(path) for path in settings.saved]
     missing = [str(path) for path, folder in zip(settings.saved, folders, strict=True) if folder is None]
     if missing:
-        raise UserError(
-            f"{missing[0]} holds no saved diagnosis (diagnosis.json); "
-            "give a folder that uncollapse diagnose or Diagnosis.save wrote, or files that uncollapse.watch wrote."
-        )
+        raise UserError(f"{missing[0]} holds no saved diagnosis (diagnosis.json); give {SAVED}.")
     reports = [uc.Diagnosis.load(folder) for folder in folders if folder is not None]
     drawn = reports[0] if len(reports) == 1 else uc.compare(reports)
     with naming_full_disk(settings.out):

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 LAYER_COLUMNS = {
     "layer": "layer",
     "name": "name",
-    "residual_ratio": "residual",
-    "effective_rank": "eff. rank",
+    "residual_ratio": "residual ratio",
+    "effective_rank": "rank",
     "cosine_mean": "cosine",
     "cosine_aligned": "aligned",
-    "cosine_centred_aligned": "centred al.",
+    "cosine_centred_aligned": "aligned, centred",
     "entropy_normalised": "entropy",
-    "entropy_min": "min",
+    "entropy_min": "lowest (nats)",
     "sink": "sink",
     "gap_max": "max gap",
 }

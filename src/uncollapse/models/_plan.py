@@ -81,7 +81,7 @@ class Stack:
         return self.layers[0].cross
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What `convert` and `diagnose` work with; made by `uncollapse.plan(model, example=batch)`."""
 
@@ -109,6 +109,9 @@ class Plan:
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"the saved plan is damaged ({reason}); convert the model again.") from None
+
+    def __repr__(self) -> str:
+        return str(self)  # what a console shows
 
     def __str__(self) -> str:
         lines = [f"{self.model}: {_counted(sum(len(s.layers) for s in self.stacks), 'attention layer')}"]

@@ -11,6 +11,7 @@ from .alarm import Alarm
 
 PERSISTENCE = 3  # measurements in a row; the first updates of a healthy run pass through states that look collapsed
 AT_ONCE = ("not finite",)  # NaN does not go away by itself
+FORETOLD = ("forecast",)  # of what is to come: that it is no longer told is no recovery, it may have come
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Course:
     >>> course = Course(persistence=2)
     >>> alarm = Verdict("rank collapse", "Layer 3: rank collapse.")
     >>> course.news(10, [alarm]), course.news(20, [alarm]), course.news(30, [alarm])
-    ([], ['step 20: Layer 3: rank collapse. (since step 10)'], [])
+    ([], ['step 20 (since step 10): Layer 3: rank collapse.'], [])
     >>> course.news(40, []), course.news(50, [])
     ([], ['step 50: recovered from the rank collapse told before, since step 40.'])
     """
@@ -87,7 +88,7 @@ class Course:
         self.first_seen.setdefault(kind, seen.since)
         again = "relapse: " if seen.episodes > 1 and not alarm.passes else ""
         since = f" (since step {seen.since})" if seen.since != step and not alarm.passes else ""
-        return News(step, kind, alarm.layers, alarm.heads, f"step {step}: {again}{alarm}{since}")
+        return News(step, kind, alarm.layers, alarm.heads, f"step {step}{since}: {again}{alarm}")
 
     def _gone(self, step: int, kind: str) -> News | None:
         seen = self._kinds[kind]
@@ -97,4 +98,5 @@ class Course:
         if not seen.told or seen.absent < self.persistence:
             return None
         seen.told = False
-        return News(step, kind, (), (), f"step {step}: recovered from the {kind} told before, since step {seen.since}.")
+        gone = f"no {kind} any more" if kind in FORETOLD else f"recovered from the {kind} told before"
+        return News(step, kind, (), (), f"step {step}: {gone}, since step {seen.since}.")

@@ -16,6 +16,7 @@ from uncollapse.diagnosis import Diagnosis
 from uncollapse.diagnosis.listening import Listener, listeners_of
 from uncollapse.diagnosis.tap import prepare, refuse_without_attention
 from uncollapse.extras import MissingExtraError, require
+from uncollapse.models.learned import learned_parameters
 from uncollapse.models.plain import Plan, in_backward
 
 from .alarm import Alarm
@@ -106,6 +107,13 @@ def _checked(optimizer: Any, model: nn.Module) -> Optimizer | None:
     return optimizer
 
 
+def _left_out(model: nn.Module, optimizer: Optimizer) -> str | None:
+    """The first parameter that a remedy or a conversion has added and that the optimizer does not have."""
+    there = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    added = (name for name, own in learned_parameters(model) if own.requires_grad and id(own) not in there)
+    return next(added, None)
+
+
 class Watch(Listener):
     """What `uc.watch` gives: the tables, and the way to end it."""
 
@@ -141,6 +149,8 @@ class Watch(Listener):
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
+            if (left_out := _left_out(model, optimizer)) is not None:
+                self._note(LEFT_OUT.format(left_out), told="optimizer")
 
     @property
     def heads(self) -> pd.DataFrame:
@@ -169,6 +179,10 @@ class Watch(Listener):
         columns = ["step", "kind", "layers", "heads", "sentence"]
         return pd.DataFrame([[getattr(news, name) for name in columns] for news in self._warnings], columns=columns)
 
+    def __repr__(self) -> str:
+        measured, told = self.heads["step"].nunique(), len(self._warnings)
+        return f"Watch of {self._name}: {self.schedule.done} updates, {measured} measured, {told} warnings"
+
     def _repr_html_(self) -> str | None:
         try:
             require("altair", "vl_convert")
@@ -180,6 +194,8 @@ class Watch(Listener):
 
     def close(self) -> None:
         """End the watch: nothing is left in the model or the optimizer, and the tables stay."""
+        if self.schedule.done and self.heads.empty and not self.notes:
+            self._note(f"No update was measured: there were {self.schedule.done}, and every={self.schedule.every}.")
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -323,6 +339,10 @@ def _sentences(missing: dict[str, str]) -> list[str]:
     return [f"{what} is not measured: {why}" for what, why in missing.items()]
 
 
+LEFT_OUT = (
+    "{} was added to the model and is not in the optimizer, so it is not trained: make the optimizer after uc.apply "
+    "and uc.convert."
+)
 NO_FORWARD = (
     "uncollapse.watch has seen no forward of this {}: it was compiled after the watch began, or its forward() is "
     "called directly; watch what torch.compile gives, and call the model itself."

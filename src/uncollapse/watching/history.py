@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from uncollapse.diagnosis.attention_statistics import AttentionStatistics
+
 TABLES = ("heads", "layers", "optimizer")
 
 
@@ -25,13 +27,18 @@ class History:
         parts = self._parts[name]
         if len(parts) > 1:
             self._parts[name] = parts = [_joined(parts)]
-        return parts[0].copy() if parts else pd.DataFrame(columns=["step", "layer"])
+        return parts[0].copy() if parts else pd.DataFrame(columns=_columns(name))
 
     def last(self, name: str, measurements: int) -> pd.DataFrame:
         """The last measurements."""
         table = _joined(self._parts[name][-measurements:]) if self._parts[name] else self.table(name)
         steps = table["step"].unique()[-measurements:]
         return table[table["step"].isin(steps)]
+
+
+def _columns(name: str) -> list[str]:
+    """What a table has for sure, also before the first measurement."""
+    return ["step", "layer", *(["head", *AttentionStatistics(1).columns()] if name == "heads" else [])]
 
 
 def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:

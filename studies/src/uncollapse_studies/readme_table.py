@@ -8,9 +8,9 @@ import pandas as pd
 
 from uncollapse.remedies.contents import ENTRIES, UNTESTED
 
-from .remedies.study import SENSITIVITY
+from .remedies.plan import PLAIN
+from .remedies.study import sensitivities
 from .results_page import markdown
-from .what_helps import evidence_lines
 
 README = Path("README.md")
 BEGIN, END = "<!-- table of `uncollapse reproduce results` -->", "<!-- end of the table -->"
@@ -28,11 +28,11 @@ def readme_text(root: Path) -> str | None:
 
 
 def remedies_table(root: Path) -> str:
-    """The remedies that a diagnosis names, one short line each; where and how they were tested is on their page."""
-    found = evidence_lines(root)
+    """The remedies that a diagnosis names, with their sensitivity to the learning rate; the rest is on their page."""
+    found = sensitivities(root / "studies/results")
+    named = {PLAIN: "", **{entry.name: entry.against for entry in ENTRIES if entry.verdicts}}
     rows = [
-        (f"`{entry.name}`", entry.against, found.get(entry.name, UNTESTED).partition(";")[0].removeprefix(SENSITIVITY))
-        for entry in ENTRIES
-        if entry.verdicts
+        (f"`{name}`" if name != PLAIN else "none", against, *(own.get(name, UNTESTED) for own in found.values()))
+        for name, against in named.items()
     ]
-    return markdown(pd.DataFrame(rows, columns=["remedy", "against", f"{SENSITIVITY}in our studies"]))
+    return markdown(pd.DataFrame(rows, columns=["remedy", "against", *(f"sensitivity, {text}" for text in found)]))

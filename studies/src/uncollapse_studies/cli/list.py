@@ -41,7 +41,8 @@ def run(settings: ListOptions) -> int:
         wanted = artefact.all_cells(budget, store=store)
         there = [cell for cell in wanted if store.current(cell) is not None]
         to_train = {cell.definition for cell in wanted} - known  # other artefacts may have trained the same networks
-        time = f"{len(to_train) * artefact.minutes:.0f} min" if budget == "laptop" else GPU[artefact.paper]
+        left = f"{len(to_train) * artefact.minutes:.0f} min" if to_train else "done"
+        time = left if budget == "laptop" else GPU[artefact.paper]
         status = f"{len(there)} of {len(wanted)} cells"
         rows.append((artefact.id, _paper(artefact.id), time, status, artefact.title))
     for study in STUDIES.values():

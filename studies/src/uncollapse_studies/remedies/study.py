@@ -17,7 +17,6 @@ from .plan import METHODS, PLAIN, RATES, SEEDS, SIZE, TEXTS, WARMUP, plan, short
 from .rates import PAIRED, RateFinding, best_pairs, compared, run_table, sentences, summary
 
 ID = "remedies-rates"
-SENSITIVITY = "sensitivity to the learning rate "  # begins every line of evidence
 NORM, AIM = "qk_norm", 0.5  # of its sensitivity: what a pair is held to
 
 
@@ -100,10 +99,23 @@ def evidence(results: Path) -> dict[str, str]:
             continue
         seeds = min(own[name].sensitivity.seeds for own in known.values())
         lines[name] = (
-            f"{SENSITIVITY}{_beside(known, name, 'sensitivity')}; loss at its best rate "
+            f"{_plainly(known, name)}; sensitivity to it {_beside(known, name, 'sensitivity')}; loss at its best rate "
             f"{_beside(known, name, 'loss')}; LLaMA, {SIZE.layers} layers of width {SIZE.width}, {seeds} seeds"
         )
     return lines
+
+
+def _plainly(found: Mapping[str, Mapping[str, RateFinding]], name: str) -> str:
+    """In a few words, what a verdict of a diagnosis quotes."""
+    texts: dict[str, list[str]] = {"lower": [], "higher": [], "undecided": []}
+    for text, own in found.items():
+        gap = own[name].against
+        texts["undecided" if gap is None else gap.verdict].append(text)
+    less, more, open_ = (" and ".join(own) for own in texts.values())
+    if not less and not more:
+        return f"whether the learning rate matters less is undecided on {open_}"
+    told = [f"the learning rate matters {word} on {on}" for word, on in (("less", less), ("more", more)) if on]
+    return ", ".join([*told, *([f"undecided on {open_}"] if open_ else [])])
 
 
 def _beside(found: Mapping[str, Mapping[str, RateFinding]], name: str, number: str) -> str:
@@ -112,9 +124,25 @@ def _beside(found: Mapping[str, Mapping[str, RateFinding]], name: str, number: s
     for text, own in found.items():
         ours, plain = getattr(own[name], number).mean, getattr(own[PLAIN], number).mean
         gap = own[name].against if number == "sensitivity" else own[name].loss_against
-        verdict = "better" if _is(gap, "lower") else "worse" if _is(gap, "higher") else "undecided"
-        parts.append(f"{ours:.2f} instead of {plain:.2f} on {text} ({verdict})")
+        parts.append(f"{ours:.2f} instead of {plain:.2f} on {text} ({_judged(gap)})")
     return ", ".join(parts)
+
+
+def sensitivities(results: Path) -> dict[str, dict[str, str]]:
+    """Text -> method -> its sensitivity, with the verdict against the plain network; where seeds are enough for one."""
+    found = _findings(RunStore(results / ID))
+    return {
+        text: {
+            name: f"{one.sensitivity.mean:.2f}" + ("" if name == PLAIN else f" ({_judged(one.against)})")
+            for name, one in found.get(text, {}).items()
+            if one.sensitivity.seeds >= FEWEST
+        }
+        for text in TEXTS
+    }
+
+
+def _judged(gap: Estimate | None) -> str:
+    return "better" if _is(gap, "lower") else "worse" if _is(gap, "higher") else "undecided"
 
 
 def _is(gap: Estimate | None, verdict: str) -> bool:
