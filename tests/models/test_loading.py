@@ -66,7 +66,7 @@ def test_a_head_may_differ(tmp_path):
     with pytest.warns(UserWarning, match=r"6 weights are not in .* for a BertForMaskedLM: cls.*; its head is new"):
         assert isinstance(uc.from_pretrained(tmp_path, hf.BertForMaskedLM), hf.BertForMaskedLM)
     build("bert").save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=r"5 weights are not used of .* for a BertModel: cls.predictions"):
+    with pytest.warns(UserWarning, match=r"a BertModel has no place for 5 weights of .*: cls.predictions"):
         assert isinstance(uc.from_pretrained(tmp_path, hf.BertModel), hf.BertModel)
 
 

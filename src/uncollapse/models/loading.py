@@ -157,7 +157,8 @@ def _with_weights(path: str | os.PathLike[str], kind: Any, new_head: bool, **kwa
         raise ValueError(f"{_are(unexpected)} not expected in {name}: {_few(unexpected)}; {REMEDY}")
     if unexpected:
         warnings.warn(
-            f"{_are(unexpected)} not used of {name}: {_few(unexpected)}; its head has no such weights.", stacklevel=4
+            f"a {type(model).__name__} has no place for {len(unexpected)} weights of {path}: {_few(unexpected)}.",
+            stacklevel=4,
         )
     if head:
         warnings.warn(f"{_are(head)} not in {name}: {_few(head)}; its head is new.", stacklevel=4)
