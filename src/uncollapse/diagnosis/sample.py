@@ -132,7 +132,8 @@ def _tokens(
         return rows, f"{sequences} x {rows.shape[1]} tokens that the model wrote itself: no tokenizer was found", None
     raise ValueError(
         f"no tokenizer that fits the vocabulary of this {type(model).__name__} was found, and it cannot write text "
-        "of its own: give batches, or on the command line --tokenizer, or token ids with --data (JSON lines with input_ids)."
+        "of its own: give batches, or on the command line --tokenizer, or token ids with --data (JSON lines with "
+        "input_ids)."
     )
 
 
