@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from uncollapse.statistics import FEWEST, Estimate
 
 from .findings import AIM_LAYERS, DepthFinding, DepthFindings, MethodFinding
-from .plan import GROUPS, INHERITING, LONGER, NORM_FREE, PLAIN, RESIDUAL, PlanSize
+from .plan import GROUPS, INHERITING, LONGER, NORM_FREE, PLAIN, RESIDUAL, SKIP_FREE, PlanSize
 
 OF_REMEDY = {"hopfield": (INHERITING,), "value_mixing": ("shaped attention", "shaped attention, started")}
 
@@ -124,7 +124,7 @@ def _setting(found: DepthFindings, size: PlanSize, planned: int) -> list[str]:
 
 def _at_the_end(found: DepthFindings) -> str:
     """How many methods might do better at a rate lower than any that was tried."""
-    tried = {run.rate for own in found.by_depth.values() for method in own.methods.values() for run in method.runs}
+    tried = {run.rate for run in found.runs if run.part == SKIP_FREE}
     best = [method.rate for own in found.by_depth.values() for name, method in own.methods.items() if name != RESIDUAL]
     lowest = sum(rate == min(tried) for rate in best) if len(tried) > 1 else 0
     return f"; without residual connections it is the lowest in {lowest} of {len(best)} cases." if lowest else "."
