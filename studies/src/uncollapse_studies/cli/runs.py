@@ -19,9 +19,13 @@ from .output_files import DrawingOptions, write_result
 from .reproduce import check_command
 
 if TYPE_CHECKING:
-    from ..study import Study
+    from collections.abc import Sequence
 
-HELD_OUT = "held_out"  # in a record: the losses by which a run is compared with its repetition
+    from ..short_runs.network import RunSize
+    from ..short_runs.store import RunStore
+    from ..study import ShortRun, Study
+
+LOSSES = ("held_out", "loss", "changes")  # in records: what a run is compared with its repetition by, whichever it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ def run(settings: RunsOptions) -> int:
 
     from ..short_runs.network import TINY
     from ..short_runs.store import RunStore
-    from ..study import STUDIES, make_runs, missing
+    from ..study import STUDIES, make_runs
 
     check_command(settings.id, "runs")
     if settings.jobs < 1 or settings.repeat < 0 or (settings.at_most is not None and settings.at_most < 0):
@@ -57,19 +61,21 @@ def run(settings: RunsOptions) -> int:
         trial = stack.enter_context(tempfile.TemporaryDirectory()) if settings.quick else None
         results = Path(trial) if trial else settings.results or locations.results()
         store = RunStore(results / study.id)
-        runs = study.runs(results, TINY if trial else None)
-        named = [run for run in runs if settings.only is None or settings.only in run.name]
-        if not named:
-            raise UserError(f"{study.id} has no run with {settings.only!r} in its name, such as {runs[0].name!r}.")
-        chosen = (named if settings.force else missing(named, store))[: settings.at_most]
+        size = TINY if trial else None
+        chosen = _chosen(study, settings, store, size)
         if chosen and not trial and settings.results is None and locations.project() is None:
             raise UserError(
                 f"{len(chosen)} runs are missing, and an installed package is not written to; give a folder for them "
                 "with --results DIR, or pass --at-most 0 to draw those that are available."
             )
         folder = stack.enter_context(output_folder(out, settings.force or (out / f"{study.id}.json").is_file()))
-        for count, name in enumerate(make_runs(chosen, store, settings.jobs), start=1):
-            print(f"{count} of {len(chosen)}: {name}", file=sys.stderr, flush=True)
+        done: list[str] = []
+        while chosen:
+            known = len(done) + len(chosen)
+            for name in make_runs(chosen, store, settings.jobs):
+                done.append(name)
+                print(f"{len(done)} of {known}: {name}", file=sys.stderr, flush=True)
+            chosen = _chosen(study, settings, store, size, done)  # what the plan asks for once these are there
         if not store.records:
             raise UserError(f"no run of {study.id} is made yet; run it without --at-most 0.")
         result = study.result(results)
@@ -77,6 +83,20 @@ def run(settings: RunsOptions) -> int:
     print("\n".join(result.sentences))
     print(f"\n{out}: {', '.join(written)}")
     return 0
+
+
+def _chosen(
+    study: Study, settings: RunsOptions, store: RunStore, size: RunSize | None, done: Sequence[str] = ()
+) -> list[ShortRun]:
+    """The runs to make next; what is `done` was made by this command."""
+    from ..study import missing
+
+    runs = study.runs(store.file.parent.parent, size)
+    named = [run for run in runs if settings.only is None or settings.only in run.name]
+    if not named:
+        raise UserError(f"{study.id} has no run with {settings.only!r} in its name, such as {runs[0].name!r}.")
+    left = [run for run in (named if settings.force else missing(named, store)) if run.name not in done]
+    return left if settings.at_most is None else left[: settings.at_most - len(done)]
 
 
 def _repeat(study: Study, settings: RunsOptions) -> int:
@@ -96,8 +116,9 @@ def _repeat(study: Study, settings: RunsOptions) -> int:
     with tempfile.TemporaryDirectory() as folder:
         again = RunStore(Path(folder))
         for name in make_runs(chosen, again, settings.jobs):
-            old, new = (numbers_of(records[name][HELD_OUT]) for records in (store.records, again.records))
-            gap = float("inf") if len(old) != len(new) else float(abs(new / old - 1).max(initial=0.0))
+            key = next(key for key in LOSSES if key in store.records[name])
+            old, new = (numbers_of(records[name][key]) for records in (store.records, again.records))
+            gap = float("inf") if len(old) != len(new) else float(abs(new - old).max() / abs(old).max())
             far = max(far, gap)
             print(f"{name}: {f'the same to {gap:.1e}' if gap < float('inf') else 'ended elsewhere'}", flush=True)
     print(f"{len(chosen)} of {len(kept)} runs made again: held-out losses differ by at most {far:.1e} of their value.")
