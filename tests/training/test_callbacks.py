@@ -20,7 +20,7 @@ def test_a_collapse_is_printed_once_and_every_diagnosis_saved(tmp_path, capsys):
         callback.on_step_end(arguments, hf.TrainerState(global_step=step, max_steps=4), control, model=model)
     said = capsys.readouterr().err
     assert said.count("entropy collapse in") == 1
-    assert "step 3: " in said  # once it has lasted for three measurements
+    assert "step 3 (since step 1): " in said  # once it has lasted for three measurements
     for step in (1, 2, 3, 4):
         saved = Diagnosis.load(RunFolder(tmp_path).diagnosis / f"step-{step:06d}")
         assert "entropy collapse" in {verdict.kind for verdict in saved.verdicts}

@@ -13,7 +13,6 @@ WISHES = (  # what you want to do, the command
     ("know whether a model is healthy", "uncollapse diagnose gpt2"),
     ("know what got worse since an earlier checkpoint", "uncollapse diagnose NEW --baseline DIAGNOSIS_OF_OLD"),
     ("see what is known to help", "uncollapse remedies"),
-    ("draw a run that uc.watch has logged", "uncollapse page watch.jsonl"),
     ("train a small model with inherited scores", "uncollapse train quickstart --rule hopfield"),
     ("know what a training needs before you start it", "uncollapse recipes"),
     ("know whether two runs really differ", "uncollapse compare runs/a runs/b"),
