@@ -51,7 +51,6 @@ DATA = pytest.mark.skipif(
     not (Path(os.environ.get("UNCOLLAPSE_DATA", "/nowhere")) / "cifar-10").is_dir(),
     reason="needs cifar-10 in $UNCOLLAPSE_DATA",
 )
-KEPT = pytest.mark.skipif(not STUDIES[ID].is_kept(STORED), reason="no run of remedies-depth is committed yet")
 GUESS = {"loss": 2.3, "accuracy": 0.1}
 
 
@@ -284,14 +283,12 @@ def test_a_trial_is_not_taken_for_the_study():
 # What is committed.
 
 
-@KEPT
 def test_the_committed_runs_are_those_of_the_plan():
     store, runs = RunStore(STORED / ID), STUDIES[ID].runs(STORED)
     assert len(runs) - len(missing(runs, store)) == len(store.records) > 0
     assert missing([run for run in runs if run.name.endswith("seed 0")], store) == []
 
 
-@KEPT
 def test_the_committed_net_with_residual_connections_has_learned_something():
     found = DepthFindings(trained_runs(RunStore(STORED / ID)))
     assert found.by_depth

@@ -16,7 +16,7 @@ from uncollapse_studies.rescue.study import ID, findings
 from uncollapse_studies.rescue.treatment import BRANCHES, CONTROL, LIMIT, NOTHING, Branch, giving, train_treated
 from uncollapse_studies.short_runs.faults import FROZEN, RATE, ROUNDING, SCALE, PlantedFault
 from uncollapse_studies.short_runs.network import TINY
-from uncollapse_studies.short_runs.store import FILE, RunStore
+from uncollapse_studies.short_runs.store import RunStore
 from uncollapse_studies.short_runs.training import RunSettings, train
 from uncollapse_studies.study import STUDIES, missing
 from uncollapse_studies.warning.judging import PARTS
@@ -27,7 +27,6 @@ DATA = pytest.mark.skipif(
     not (Path(os.environ.get("UNCOLLAPSE_DATA", "/nowhere")) / "tinyshakespeare").is_dir(),
     reason="needs tinyshakespeare in $UNCOLLAPSE_DATA",
 )
-KEPT = pytest.mark.skipif(not (STORED / ID / FILE).is_file(), reason="the runs of this study are not made yet")
 STEPS = [6, 12, 18, 24, 30]
 
 
@@ -247,19 +246,16 @@ def test_the_committed_warnings_say_when_every_run_is_treated():
     assert any(not pair.in_time for pair in warned)
 
 
-@KEPT
 def test_the_committed_runs_are_of_the_plan():
     store, runs = RunStore(STORED / ID), STUDIES[ID].runs(STORED)
     assert len(runs) - len(missing(runs, store)) == len(store.records) > 0
 
 
-@KEPT
 def test_the_limit_of_qk_clip_is_the_power_of_two_above_the_logits_of_healthy_runs():
     logits = findings(STORED).logits
     assert LIMIT / 2 < max(logits) <= LIMIT
 
 
-@KEPT
 def test_the_page_says_what_the_committed_runs_came_to(tmp_path, capsys):
     assert main(["reproduce", "rescue", "--at-most", "0", "--out", str(tmp_path / "out")]) == 0
     found = findings(STORED)

@@ -27,7 +27,6 @@ DATA = pytest.mark.skipif(
     not ((FOLDER / "tinyshakespeare").is_dir() and (FOLDER / "models/stories260K").is_dir()),
     reason="needs tinyshakespeare and models/stories260K in $UNCOLLAPSE_DATA",
 )
-KEPT = pytest.mark.skipif(not STUDIES[ID].is_kept(STORED), reason="no run of the study is kept yet")
 GENTLE = ("output_gate", "sink from -30", "hopfield warmed up")  # starts that are the stock function
 WAYS = {way.label: way for way in RETROFITS}
 
@@ -181,7 +180,6 @@ def test_a_trial_is_made_and_drawn(tmp_path, capsys):
 # What is committed.
 
 
-@KEPT
 def test_the_committed_runs_are_those_of_the_plan():
     store, runs = RunStore(STORED / ID), STUDIES[ID].runs(STORED)
     assert missing(runs, store) == []
@@ -190,18 +188,15 @@ def test_the_committed_runs_are_those_of_the_plan():
         assert len({record["stock"] for record in store.records.values() if record["host"] == host.name}) == 1
 
 
-@KEPT
 def test_gentle_starts_of_the_committed_runs_did_not_jump():
     jumps = {(one.label, one.host): abs(one.jump) for one in courses_of(RunStore(STORED / ID))}
     assert all(jump <= ROUNDING for (label, _), jump in jumps.items() if label in GENTLE)
 
 
-@KEPT
 def test_the_study_has_a_sentence_for_each_remedy():
     assert set(STUDIES[ID].evidence(STORED)) == {way.name for way in RETROFITS if way.name}
 
 
-@KEPT
 def test_the_command_draws_what_is_kept(tmp_path, capsys):
     assert main(["reproduce", ID, "--at-most", "0", "--out", str(tmp_path / "out")]) == 0
     assert "against the control" in capsys.readouterr().out

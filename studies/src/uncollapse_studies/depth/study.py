@@ -46,7 +46,8 @@ def result(results: Path) -> Result:
         sentences=told,
         reading_aid="A network reaches an accuracy at the first measured update at which it is at least as good as the "
         "net with residual connections of the same seed is at its end, whose updates are half as many. A network "
-        f"trains if its held-out loss ends at least {CLEAR:g} below that of the class frequencies.",
+        f"trains if its held-out loss ends at least {CLEAR:g} below that of the class frequencies; "
+        "one that does not counts as a guess in the accuracies at the end.",
         summary=found.table(),
         settings={"runs": planned, "seeds": FULL.seeds, "updates": FULL.updates},
         finding=told[0],
