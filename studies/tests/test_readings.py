@@ -5,7 +5,7 @@ import pytest
 
 from uncollapse_studies.artefact import ArtefactCells
 from uncollapse_studies.artefacts import ARTEFACTS
-from uncollapse_studies.cells.readings import COMPARISONS, MORE_SEEDS, methods
+from uncollapse_studies.cells.readings import COMPARISONS, MORE_SEEDS, chosen
 from uncollapse_studies.cells.store import Store
 
 ID = "hopfield-readings-gpt2"
@@ -45,8 +45,8 @@ def bowl(best, seeds=0.01, lower=()):
 
 
 def test_a_best_rate_inside_gets_its_seeds_at_once(store):
-    lower = [name for name in methods("gpt2") if name != "self-attention"]
-    count = len(methods("gpt2"))
+    lower = [name for name in chosen("gpt2", "laptop") if name != "self-attention"]
+    count = len(lower) + 1
     assert train(store, bowl(4e-3, lower=lower)) == [5 * count, 2 * count]
     result = ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], ARTEFACTS[ID].all_cells("laptop", store=store), store))
     assert result.verdict == "same trend"
@@ -61,10 +61,10 @@ def test_a_best_rate_inside_gets_its_seeds_at_once(store):
 def test_a_best_rate_at_an_end_extends_the_search(best, store):
     train(store, bowl(best))
     cells = ARTEFACTS[ID].all_cells("laptop", store=store)
-    rates = {c.resolved().learning_rate for c in cells if c.method == "revit"}
+    rates = {c.resolved().learning_rate for c in cells if c.method == "hopfield-replace"}
     beyond = best * 2 if best > 1e-2 else best / 2
     assert {best, beyond} <= rates
-    seeds = {c.resolved().learning_rate for c in cells if c.method == "revit" and c.seed}
+    seeds = {c.resolved().learning_rate for c in cells if c.method == "hopfield-replace" and c.seed}
     assert seeds == {best}
 
 

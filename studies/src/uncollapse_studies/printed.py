@@ -8,7 +8,7 @@ of one run each; neither paper gives seeds or error bars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TABLE1 = {  # appendix Table 1: residual ratio by depth, attention-only ViT-T on CIFAR-10, at initialisation
     "printed: self-attention": (
@@ -142,5 +142,10 @@ PRINTED = {
         + ".",
     ),
 }
-for _model in ("gpt2", "vit"):  # the same claims, at the rate that is best for each method
-    PRINTED[f"hopfield-readings-{_model}"] = PRINTED[f"hopfield-main-{_model}"]
+# The same claims, each method at its own rate; ViT with 0.7, which is better in print.
+PRINTED["hopfield-readings-gpt2"] = PRINTED["hopfield-main-gpt2"]
+PRINTED["hopfield-readings-vit"] = replace(
+    PRINTED["hopfield-main-vit"],
+    values=dict(zip(BOTH, VIT["Tiny, CIFAR-10"][::2], strict=True)),
+    note=f" That is with 0.7; with 0.5 it is {VIT['Tiny, CIFAR-10'][1]:g}, below self-attention.",
+)

@@ -157,7 +157,7 @@ def _section(id: str, title: str, verdict: str, sentences: Any, main: pd.DataFra
     lines += [f"- {sentence}" for sentence in sentences]
     if picture is not None:
         lines += ["", f"![{title}](../{picture})"]
-    return "\n".join([*lines, "", markdown(main)])
+    return "\n".join([*lines, "", *([] if main.empty else [markdown(main)])])
 
 
 def markdown(table: pd.DataFrame) -> str:

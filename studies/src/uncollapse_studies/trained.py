@@ -155,15 +155,19 @@ def scaled_down(found_cells: ArtefactCells) -> str:
 def described(cells: Sequence[Cell]) -> str:
     """Data, size of the network and budget of cells that differ in the method, and perhaps in depth."""
     s: Mapping[str, Any] = cells[0].settings
-    words = f"{s['vocab_size']:,} {'words' if s['family'] == 'post-norm' else 'tokens'}, " if "vocab_size" in s else ""
+    resolved = cells[0].resolved()
+    kind = "words" if resolved.tokenizer == "word" else "tokens"
+    words = f"{s['vocab_size']:,} {kind}, " if "vocab_size" in s else ""
     data = f"{words}length {s['length']:,}" if "length" in s else f"{s['image_size']} pixels"
     depths = sorted({int(cell.settings["layers"]) for cell in cells})
     layers = f"{depths[0]} to {depths[-1]} layers" if len(depths) > 1 else f"{depths[0]} layer{'s' * (depths[0] > 1)}"
     heads = f"{s['heads']} head{'s' * (s['heads'] > 1)}"
     length = f"{s['steps']:,} updates" if "steps" in s else f"{s['epochs']:g} epochs in batches"
-    held_out = cells[0].resolved().eval_examples
+    held_out = resolved.eval_examples
     evaluated = f", evaluated on {held_out:,} examples" if held_out else ""
+    rates = sorted({float(cell.settings["learning_rate"]) for cell in cells})
+    rate = f"rates from {rates[0]:g} to {rates[-1]:g}" if len(rates) > 1 else f"rate {rates[0]:g}"
     return (
-        f"{s['data']}, {data}, {layers} of width {s['width']}, {heads}, {length} of {s['batch_size']:,}, rate "
-        f"{s['learning_rate']:g}{evaluated}"
+        f"{s['data']}, {data}, {layers} of width {s['width']}, {heads}, {length} of {s['batch_size']:,}, {rate}"
+        f"{evaluated}"
     )

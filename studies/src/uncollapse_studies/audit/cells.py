@@ -51,7 +51,7 @@ def gather(folder: Path, artefacts: Sequence[str], asked: RequiredSettings) -> C
         artefacts,
         [cell for cell in there if is_finished(cell)],
         [cell for cell in there if not is_finished(cell)],
-        *missing(artefacts, asked, there),
+        *missing(artefacts, asked, there, folder),
     )
 
 
@@ -75,7 +75,7 @@ def cells(artefacts: Sequence[str], folder: Path) -> list[CellRecord]:
     """
     every = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
     every = [cell for cell in every if cell.get("artefact") in artefacts and budget(cell) != TINY]
-    return [cell for cell in every if not outdated(cell)]
+    return [cell for cell in every if not outdated(cell, folder)]
 
 
 def read(cell: CellRecord, number: Number) -> float | None:

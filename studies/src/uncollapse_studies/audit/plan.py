@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ..artefacts import ARTEFACTS
 from ..cells.cell import Budget
 from ..cells.cell import Cell as Planned
+from ..cells.store import Store
 
 CellRecord = Mapping[str, Any]
 RequiredSettings = Mapping[str, Mapping[str, float]]  # the methods that are asked, and the settings that each must have
@@ -17,11 +19,15 @@ LAPTOP: Budget = "laptop"  # of cells that are planned
 
 
 @lru_cache
-def planned(artefact: str) -> Mapping[tuple[str, int], Planned]:
-    """The planned cells of an artefact by label and seed; none of an artefact that is not registered."""
+def planned(artefact: str, folder: Path | None = None) -> Mapping[tuple[str, int], Planned]:
+    """The planned cells of an artefact by label and seed; none of an artefact that is not registered.
+
+    With a folder of cells also those that its finished cells ask for: seeds at the best rate, for example.
+    """
     if artefact not in ARTEFACTS:
         return {}
-    return {(cell.label, cell.seed): cell for cell in ARTEFACTS[artefact].all_cells(LAPTOP)}
+    store = None if folder is None else Store(folder)
+    return {(cell.label, cell.seed): cell for cell in ARTEFACTS[artefact].all_cells(LAPTOP, store=store)}
 
 
 def one_seed_planned(artefact: str) -> bool:
@@ -35,9 +41,9 @@ def budget(cell: CellRecord) -> str | None:
     return found
 
 
-def outdated(cell: CellRecord) -> bool:
+def outdated(cell: CellRecord, folder: Path | None = None) -> bool:
     """Whether a cell is a planned one that was trained by another definition than today's."""
-    plan = planned(str(cell.get("artefact"))).get((str(cell.get("label")), cell.get("seed", -1)))
+    plan = planned(str(cell.get("artefact")), folder).get((str(cell.get("label")), cell.get("seed", -1)))
     if plan is None or budget(cell) != LAPTOP or "definition" not in cell:
         return False
     return bool(cell["definition"] != plan.definition)
@@ -52,7 +58,9 @@ def asked_for(method: str, settings: Mapping[str, Any], asked: RequiredSettings)
     return method in asked and all(settings.get(name) == value for name, value in asked[method].items())
 
 
-def missing(artefacts: Sequence[str], asked: RequiredSettings, there: Iterable[CellRecord]) -> tuple[int, int]:
+def missing(
+    artefacts: Sequence[str], asked: RequiredSettings, there: Iterable[CellRecord], folder: Path | None = None
+) -> tuple[int, int]:
     """How many cells are planned of what is asked, and how many of them are not there.
 
     Cells of another budget, and made-up ones without any, are complete by themselves.
@@ -60,7 +68,7 @@ def missing(artefacts: Sequence[str], asked: RequiredSettings, there: Iterable[C
     wanted = {
         (artefact, *key)
         for artefact in artefacts
-        for key, cell in planned(artefact).items()
+        for key, cell in planned(artefact, folder).items()
         if asked_for(cell.method, cell.own, asked)
     }
     there = list(there)

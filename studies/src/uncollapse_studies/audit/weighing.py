@@ -132,6 +132,33 @@ def compare(
     return decide(question, found, weighed)
 
 
+def compare_readings(
+    run: AuditRun, artefact: str, number: Number, methods: Sequence[str], against: str, criterion: Criterion
+) -> Evidence:
+    """Whether one of `methods` at least stands to `against` as claimed, each of them at its own learning rate.
+
+    The rate is sought with seed 0 alone, so the one with several seeds is the one that was found. Holm's correction is
+    over `methods`.
+    """
+    found = gather(run.cells, [artefact], {name: {} for name in (against, *methods)})
+    by_rate = {name: values(found.finished, name, number).values() for name in (against, *methods)}
+    longest = {name: max(rates, key=len) for name, rates in by_rate.items() if rates}
+    levels = {name: summarise(seeds) for name, seeds in longest.items() if len(seeds) >= FEWEST}
+    others = {name: own for name, own in levels.items() if name != against}
+    gaps = differences(levels[against], others) if against in levels else {}
+    weighed = []
+    for name, gap in gaps.items():
+        answer = criterion(gap, smallest_that_counts(named(number), levels[against].mean))
+        weighed.append(SettingFinding(CellSetting(artefact, (), (name,)), answer, gap.value, str(gap)))
+    question = Question(
+        f"{named(number)} less that of {against}, each at its own rate",
+        _rule(list(gaps.values()), len(gaps), "readings"),
+        f"no difference as claimed of {counts_from(named(number))} or more",
+        some=True,
+    )
+    return decide(question, found, weighed)
+
+
 def method_pairs(
     table: Sequence[CellRecord], number: Number, method: str, against: str
 ) -> dict[CellSetting, MethodPair]:

@@ -26,7 +26,7 @@ from .cases import PARTS, Case
 
 LEARNED, FAILED = 0.95, 0.99  # held-out loss as a share of that of guessing: below the first, and above the second
 RANK = "rank collapse"
-CLASSES, PATCHES = 10, 64  # of CIFAR-10, and of its images in our ViTs
+CLASSES, PATCH_SIZE = 10, 4  # of CIFAR-10, and in pixels where a cell has none of its own
 
 
 def own_runs(folder: Path | None = None) -> list[Case]:
@@ -61,6 +61,15 @@ def _guessing(record: dict[str, Any]) -> float:
     return math.log(record["settings"].get("vocab_size", CLASSES))
 
 
+def _tokens(record: dict[str, Any]) -> int:
+    """The length of a sequence: of an image, a class token and its patches."""
+    settings = record["settings"]
+    if "length" in settings:
+        return int(settings["length"])
+    side = settings["image_size"] // record["keys"].get("patch_size", PATCH_SIZE)
+    return int(side * side + 1)
+
+
 def _name(record: dict[str, Any]) -> str:
     return f"{record['artefact']}, {record['label']}, seed {record['seed']}"
 
@@ -74,7 +83,7 @@ def _report(record: dict[str, Any], folder: Path) -> Diagnosis:
         cosine_centred_aligned=[_aligned(centred[centred["layer"] == n]) for n in tables["layers"]["layer"]],
     )
     unused = pd.DataFrame()
-    heads = _heads(tables["entropy"], record["settings"].get("length", PATCHES + 1))
+    heads = _heads(tables["entropy"], _tokens(record))
     return Diagnosis(layers, heads, {"cosine": unused, "entropy": unused}, unused, unused)
 
 

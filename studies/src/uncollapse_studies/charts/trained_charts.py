@@ -117,7 +117,9 @@ def rates_chart(table: pd.DataFrame, names: Sequence[str], title: str, measure: 
             scale=alt.Scale(type="log", base=2, nice=False, padding=12),
             axis=alt.Axis(values=sorted(table["rate"].unique().tolist()), format="g", grid=False),
         ),
-        y=alt.Y("value:Q", title=measure, scale=alt.Scale(zero=False, type=_scale(table, measure), padding=6)),
+        y=alt.Y(
+            "value:Q", title=measure, scale=alt.Scale(zero=False, nice=False, type=_scale(table, measure), padding=6)
+        ),
         color=_colour(names),
         tooltip=["label:N", "seed:O", "rate:Q", alt.Tooltip("value:Q", format=".4g")],
     )

@@ -119,7 +119,7 @@ def _detectable(gaps: Mapping[str, Estimate], number: str, theirs: float) -> lis
 
 def _as_printed(name: str) -> str:
     """The paper's name of a method: it does not say which reading it means."""
-    return next((name.replace(f"-{skip}", "") for skip in READINGS if f"{OURS}-{skip}" in name), name)
+    return OURS if name in [f"{OURS}-{skip}" for skip in READINGS] else name
 
 
 def _summary(found_cells: ArtefactCells, number: str) -> pd.DataFrame:
