@@ -224,6 +224,20 @@ def test_more_methods_in_a_table_widen_its_intervals(tmp_path):
     assert among["hopfield"].verdict == "undecided"
 
 
+@pytest.mark.parametrize(
+    ("artefact", "words"),
+    [
+        ("hopfield-main-gpt2", "here it is what enters the attention, after the norm (`normed`)."),
+        ("hopfield-learned-vit", "here it is the block's tokens before the norm (`stream`)."),
+        ("hopfield-probe", "(`normed`)."),
+        ("localization-fig6", "here it is the mean loss of an update (`update`)."),
+        ("localization-fig7-tokens", "here it is the loss summed over the tokens of an update (`tokens`)."),
+    ],
+)
+def test_a_table_says_which_reading_it_is_of(artefact, words, tmp_path):
+    assert scaled_down(found_cells(artefact, tmp_path, {})).endswith(words)
+
+
 def test_what_is_scaled_down_names_both_settings(tmp_path):
     words = scaled_down(found_cells("localization-fig6", tmp_path, {}))
     assert "2,000 words" in words

@@ -47,7 +47,7 @@ def _hopfield() -> list[Artefact]:
             partial(reading_cells, f"hopfield-readings-{model}", model),
             seeds=3,
             stands_for=f"main text, {_MAIN[model]}",
-            minutes=3.5,  # by the cost of an update, not measured
+            minutes={"gpt2": 4.5, "vit": 1.5}[model],
             following=partial(following_cells, f"hopfield-readings-{model}", model),
         )
         for model, words in _WORDS.items()
@@ -141,7 +141,7 @@ def _localization(ending: str, words: str) -> list[Artefact]:
     return [found[0], rho, *found[1:]]
 
 
-_READINGS = {"": "", TOKENS: ", penalty over tokens"}
+_READINGS = {"": "", TOKENS: ", penalty over tokens"}  # endings of ids and of titles
 ARTEFACTS = {
     artefact.id: artefact
     for artefact in (

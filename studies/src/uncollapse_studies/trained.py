@@ -149,7 +149,31 @@ def scaled_down(found_cells: ArtefactCells) -> str:
         return "The paper's own setting."
     ours, theirs = described(found_cells.cells), described(found_cells.artefact.all_cells("paper", 1))
     recipe = found_cells.cells[0].recipe
-    return f"Scaled down. Here: {ours} (recipe {recipe}). The paper's, with `--budget paper`: {theirs}."
+    told = f"Scaled down. Here: {ours} (recipe {recipe}). The paper's, with `--budget paper`: {theirs}."
+    return " ".join([told, *reading(found_cells.cells)])
+
+
+MULTIPLIED = {
+    "stream": "the block's tokens before the norm",
+    "normed": "what enters the attention, after the norm",
+    "replace": "the block's tokens before the norm, in place of the residual",
+}
+ADDED_TO = {"update": "the mean loss of an update", "tokens": "the loss summed over the tokens of an update"}
+
+
+def reading(cells: Sequence[Cell]) -> list[str]:
+    """How the paper was read where it leaves something open; nothing where cells differ in just that."""
+    networks = [(cell.base or cell).resolved() for cell in cells]
+    skips = {network.skip for network in networks if network.alpha or network.learn_alpha}
+    penalties = {network.normalisation for network in networks if network.kappa_scale or network.kappa_mean}
+    sentences = []
+    if len(skips) == 1:
+        skip = skips.pop()
+        sentences.append(f"The paper leaves open what alpha multiplies; here it is {MULTIPLIED[skip]} (`{skip}`).")
+    if len(penalties) == 1:
+        added = penalties.pop()
+        sentences.append(f"It leaves open what the penalty is added to; here it is {ADDED_TO[added]} (`{added}`).")
+    return sentences
 
 
 def described(cells: Sequence[Cell]) -> str:

@@ -198,7 +198,6 @@ def test_diverged_networks_are_left_out_and_named(tmp_path):
 @pytest.mark.parametrize(
     ("id", "artefact", "number"),
     [
-        ("hopfield-main-vit", "hopfield-main-vit", "accuracy"),
         ("hopfield-probe", "hopfield-probe", "accuracy"),
         ("hopfield-fig5-12-trained", "hopfield-similarity-vit", "cosine_aligned"),
         ("hopfield-fig13-20-trained", "hopfield-entropy-vit", "entropy_mean"),
@@ -260,6 +259,60 @@ def test_seeds_that_finished_rates_ask_for_are_waited_for(tmp_path):
     found = CLAIMS[READING].check(AuditRun("smallest", cells=tmp_path))
     assert found.verdict == PENDING
     assert "8 of 28 planned cells are not trained yet" in found.sentence
+
+
+@pytest.mark.parametrize(("model", "number"), [("gpt2", "perplexity"), ("vit", "accuracy")])
+def test_the_audit_and_the_results_page_tell_the_same_of_each_reading(model, number):
+    """From the cells of the repository: the audit's intervals stand in the sentence of the page."""
+    artefact, run = ARTEFACTS[f"hopfield-readings-{model}"], AuditRun("smallest")
+    store = Store(run.cells)
+    on_page = artefact.result(ArtefactCells(artefact, artefact.all_cells("laptop", store=store), store)).finding
+    found = CLAIMS[f"hopfield-main-{model}"].check(run)
+    gaps = [shown for name, shown in found.numbers.items() if str(name).endswith("each at its own rate")]
+    assert len(gaps) == 3
+    assert all(f" {gap}, " in on_page for gap in gaps)
+
+
+SCALE_CLAIM, ENTROPY_CLAIM = "localization-kappa2-scale", "localization-fig6-entropy"
+
+
+def penalised(artefact, number, without, strongest, spread=0.001):
+    """Three seeds with kappa_2 = 0 and with kappa_2 = 1."""
+    return [
+        {
+            **{"artefact": artefact, "method": method, "label": method, "seed": seed},
+            "settings": {"kappa_scale": 100.0, "kappa_mean": kappa, "budget": "some"},
+            "numbers": {number: level * (1.0 + spread * seed)},
+        }
+        for method, kappa, level in (("scale-only", 0.0, without), ("locater", 1.0, strongest))
+        for seed in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("update", "tokens", "verdict"),
+    [(12.0, 8.0, HOLDS), (8.0, 12.0, HOLDS), (12.0, 12.0, NOT_REPRODUCED), (12.0, None, PENDING)],
+)
+def test_one_normalisation_of_the_penalty_is_enough(tmp_path, update, tokens, verdict):
+    """A scale of 10 without kappa_2, which should shrink; None: nothing is trained in that reading."""
+    levels = {"localization-fig6": update, "localization-fig6-tokens": tokens}
+    cells = [penalised(id, "qk_scale", 10.0, level) for id, level in levels.items() if level is not None]
+    found = CLAIMS[SCALE_CLAIM].check(written(tmp_path, *cells))
+    assert found.verdict == verdict
+    assert "penalty beside the mean loss: " in found.sentence
+    assert "penalty beside the summed loss: " in found.sentence
+
+
+def test_both_normalisations_are_one_family(tmp_path):
+    """A difference that one reading would decide by itself, and that is undecided beside the other."""
+    ids = ("localization-fig6", "localization-fig6-tokens")
+    alone = penalised(ids[0], "entropy_mean", 10.0, 10.5, spread=0.02)
+    run = written(tmp_path, alone, penalised(ids[1], "entropy_mean", 10.0, 10.0, spread=0.02))
+    found = CLAIMS[ENTROPY_CLAIM].check(run)
+    assert "with Holm's correction for 2 numbers and readings" in found.sentence
+    by_itself = compare(run, ids[:1], "entropy_mean", "locater", "scale-only", toward(1), only={"kappa_mean": 1.0})
+    assert by_itself.verdict == HOLDS
+    assert found.verdict == SCALE
 
 
 def test_one_pair_is_enough_where_some_is_claimed(tmp_path):

@@ -5,6 +5,7 @@ Whether a difference is real is decided by `uncollapse.statistics`, as on the re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -92,6 +93,7 @@ def compare(
     *,
     only: Mapping[str, float] | None = None,
     beside: Sequence[Number] = (),
+    elsewhere: Sequence[str] = (),
     some: bool = False,
     share: float = 1.0,
     least: float = 0.0,
@@ -100,17 +102,22 @@ def compare(
     """Whether `method` stands to `against` as claimed in every setting that both were trained in, or in `some`.
 
     `only` are settings that cells of `method` must have, and then no other method is part of the comparison; `beside`
-    are further numbers by which the same networks are compared, and Holm's correction is over all of them. Without
-    `only` it is over all methods of the same table, as on the results page. With a `share` below 1
+    are further numbers by which the same networks are compared, `elsewhere` the artefacts of another reading of the
+    paper, and Holm's correction is over all of them. Without `only` it is over all methods of the same table, as on the
+    results page. With a `share` below 1
     the number must also be below that share of the other's for the claim to hold in full. Where the other's is below
     `least`, there is nothing to lose, and where both are below `chance`, both guess: such a setting tests nothing.
     """
-    found = gather(run.cells, artefacts, {method: only or {}, against: {}})
+    asked = {method: only or {}, against: {}}
+    found = gather(run.cells, artefacts, asked)
     name = named(number)
     table = found.finished if only else finished(artefacts, run.cells)
     pairs = method_pairs(table, number, method, against)
-    if beside:
-        pairs = _corrected(pairs, [method_pairs(table, other, method, against) for other in beside])
+    if beside or elsewhere:
+        there = gather(run.cells, elsewhere, asked).finished
+        others = [method_pairs(there, one, method, against).values() for one in (number, *beside)]
+        numbers = [method_pairs(table, one, method, against) for one in beside]
+        pairs = _corrected(pairs, numbers, [pair for found_there in others for pair in found_there])
     weighed = []
     for own, pair in pairs.items():
         answer, shown = criterion(pair.gap, smallest_that_counts(name, pair.base.mean)), str(pair.gap)
@@ -121,40 +128,13 @@ def compare(
     with_these = f" with {', '.join(f'{key} {value:g}' for key, value in only.items())}" if only else ""
     question = Question(
         f"{name} of {method}{with_these} less that of {against}",
-        _rule(
+        seed_rule(
             [pair.gap for pair in pairs.values()],
             max((pair.compared for pair in pairs.values()), default=1),
-            "numbers" if beside else "methods",
+            " and ".join(["numbers"] * bool(beside) + ["readings"] * bool(elsewhere)) or "methods",
         ),
         f"no difference as claimed of {counts_from(name)} or more",
         some,
-    )
-    return decide(question, found, weighed)
-
-
-def compare_readings(
-    run: AuditRun, artefact: str, number: Number, methods: Sequence[str], against: str, criterion: Criterion
-) -> Evidence:
-    """Whether one of `methods` at least stands to `against` as claimed, each of them at its own learning rate.
-
-    The rate is sought with seed 0 alone, so the one with several seeds is the one that was found. Holm's correction is
-    over `methods`.
-    """
-    found = gather(run.cells, [artefact], {name: {} for name in (against, *methods)})
-    by_rate = {name: values(found.finished, name, number).values() for name in (against, *methods)}
-    longest = {name: max(rates, key=len) for name, rates in by_rate.items() if rates}
-    levels = {name: summarise(seeds) for name, seeds in longest.items() if len(seeds) >= FEWEST}
-    others = {name: own for name, own in levels.items() if name != against}
-    gaps = differences(levels[against], others) if against in levels else {}
-    weighed = []
-    for name, gap in gaps.items():
-        answer = criterion(gap, smallest_that_counts(named(number), levels[against].mean))
-        weighed.append(SettingFinding(CellSetting(artefact, (), (name,)), answer, gap.value, str(gap)))
-    question = Question(
-        f"{named(number)} less that of {against}, each at its own rate",
-        _rule(list(gaps.values()), len(gaps), "readings"),
-        f"no difference as claimed of {counts_from(named(number))} or more",
-        some=True,
     )
     return decide(question, found, weighed)
 
@@ -178,14 +158,20 @@ def method_pairs(
 
 
 def _corrected(
-    pairs: Mapping[CellSetting, MethodPair], beside: Sequence[Mapping[CellSetting, MethodPair]]
+    pairs: Mapping[CellSetting, MethodPair],
+    beside: Sequence[Mapping[CellSetting, MethodPair]],
+    elsewhere: Sequence[MethodPair],
 ) -> dict[CellSetting, MethodPair]:
-    """The same pairs with Holm's correction over a family: this number and those beside it, in each setting."""
+    """The same pairs with Holm's correction over a family: this number, those beside it, and those of other readings.
+
+    A comparison of one seed has no p-value and is not part of a family.
+    """
     found = {}
     for own, pair in pairs.items():
-        family = [pair, *(others[own] for others in beside if own in others)]
-        level = holm([one.gap.p_value for one in family])[0]
-        found[own] = replace(pair, gap=replace(pair.gap, confidence=level), compared=len(family))
+        family = [pair, *(others[own] for others in beside if own in others), *elsewhere]
+        p_values = [one.gap.p_value for one in family]
+        compared = sum(not math.isnan(p) for p in p_values)
+        found[own] = replace(pair, gap=replace(pair.gap, confidence=holm(p_values)[0]), compared=compared)
     return found
 
 
@@ -199,7 +185,7 @@ def _by_level(answer: Answer, base: float, other: float, share: float, least: fl
     return Answer.IN_PART if answer == Answer.AS_CLAIMED and too_much else answer
 
 
-def _rule(estimates: Sequence[Estimate], compared: int = 1, family: str = "methods") -> str:
+def seed_rule(estimates: Sequence[Estimate], compared: int = 1, family: str = "methods") -> str:
     """What the answers of a comparison rest on: the end of a sentence."""
     words = OVER_SEEDS if any(estimate.seeds >= FEWEST for estimate in estimates) else ""
     if words and compared > 1:
@@ -225,4 +211,4 @@ def level(
             )
             means.append(mean)
     what = named(number) if len(methods) > 1 else f"{named(number)} of {methods[0]}"
-    return decide(Question(what, _rule(means), ""), found, weighed)
+    return decide(Question(what, seed_rule(means), ""), found, weighed)

@@ -46,7 +46,11 @@ def figure(size: Size, tick: Callable[[], object]) -> Result:
         reading_aid="Dots are measured, lines computed by the recursion of docs/theory.md. A size is the standard "
         "deviation of a component; layer 0 is the embedding.",
         summary=_summary(mean),
-        settings={"seeds": seeds, "alpha": 0.5, "alpha_hidden": 0.5, "sequences": SEQUENCES},
+        settings={
+            "seeds": seeds,
+            "sequences": SEQUENCES,
+            **{f"alpha = alpha', {network}": COMPARISONS[model].share for model, network in NETWORKS.items()},
+        },
         verdict="not in the paper",
         finding=" ".join(_sentences(mean)[:1]),
     )
@@ -86,7 +90,7 @@ def _measured(model: str, name: str, layers: int | None) -> pd.DataFrame:
         }
     )
     skip = methods(model)[name].get("skip", "none")
-    computed = stream_sizes(skip, 0.5, len(streams) - 1, _size(start), attention, feed_forward)
+    computed = stream_sizes(skip, COMPARISONS[model].share, len(streams) - 1, _size(start), attention, feed_forward)
     theory = pd.DataFrame({"layer": range(len(streams)), "source": COMPUTED, **computed._asdict()})
     return pd.concat([measured, theory], ignore_index=True)
 
@@ -175,8 +179,9 @@ def _sentences(mean: pd.DataFrame) -> list[str]:
     off = (both[COMPUTED] / both[MEASURED] - 1.0).abs().groupby("method").max()
     fit = ", ".join(f"{off[name]:.1%} ({name})" for name in dict.fromkeys(mean["method"]))
     return [
-        f"With normed, alpha LN(x) has a size of 0.5 whatever the stream's, which starts at {start['GPT']:.2g} in the "
-        f"GPT and {start['ViT']:.2g} in the ViT. So the stream becomes a large copy of the embedding: "
+        f"With normed, alpha LN(x) has a size of {COMPARISONS['gpt2'].share:g} in the GPT and "
+        f"{COMPARISONS['vit'].share:g} in the ViT whatever the stream's, which starts at {start['GPT']:.2g} and "
+        f"{start['ViT']:.2g}. So the stream becomes a large copy of the embedding: "
         f"{'; '.join(sizes)}.",
         f"Share of the last stream that blocks have written: {'; '.join(told)}. A block has to outgrow the copy "
         "before it counts. A likely reason why that hurts a GPT more, which these numbers do not prove: a GPT predicts "

@@ -11,6 +11,7 @@ from uncollapse.statistics import Estimate, SeedSummary, differences, summarise
 from uncollapse.training.compare.measures import shown
 
 from ..artefact import ENDS, PENDING, ArtefactCells
+from ..cells.measured import LATE
 from ..cells.readings import PLAIN, READINGS, chosen, search_rates
 from ..figure import Result
 from ..printed import PRINTED
@@ -39,6 +40,7 @@ def result(found_cells: ArtefactCells) -> Result:
         sentences=[
             found_cells.progress(),
             *sentences,
+            *_over_training(found_cells),
             *found_cells.training(),
             scaled_down(found_cells),
             "Every method has the rate at which its own seed 0 ends best, of five or more a factor of 2 apart, chosen "
@@ -115,6 +117,30 @@ def _detectable(gaps: Mapping[str, Estimate], number: str, theirs: float) -> lis
         f"(half the width of the interval). One as small as the printed {abs(theirs):.2g} "
         + ("could, with every method." if max(widths) < abs(theirs) else "could not, with some methods.")
     ]
+
+
+def _over_training(found_cells: ArtefactCells) -> list[str]:
+    """How the differences came about: at the first evaluation, halfway and at the last, over the seeds of both."""
+    names = {f"{name}-rate-{rate:g}": name for name, rate in best_rates(found_cells).items()}
+    curves = found_cells.curves("eval_step", ["eval_loss"])
+    losses = curves[curves["label"].isin(names)].pivot(index=["seed", "step"], columns="label", values="value")
+    losses = losses.rename(columns=names)[[name for label, name in names.items() if label in losses]]
+    if PLAIN not in losses or len(losses.columns) == 1:
+        return []
+    gaps = losses.drop(columns=PLAIN).sub(losses[PLAIN], axis=0).groupby("step").mean()
+    gaps = gaps.iloc[[0, (len(gaps) - 1) // 2, -1]]
+    early, half, late = (f"{step:,.0f}" for step in gaps.index)
+    told = "; ".join(f"{name} {', '.join(f'{gap:+.3f}' for gap in own)}" for name, own in gaps.items())
+    last_fifth = losses[losses.index.get_level_values("step") >= LATE * losses.index.get_level_values("step").max()]
+    falls = [1.0 - own.iloc[-1] / own.iloc[0] for _, seed in last_fifth.groupby("seed") for own in _columns(seed)]
+    return [
+        f"Held-out loss less that of {PLAIN} after {early}, {half} and {late} updates: {told}. At these rates it fell "
+        f"by {100 * min(falls):.1f} to {100 * max(falls):.1f} % over the last fifth of the updates."
+    ]
+
+
+def _columns(table: pd.DataFrame) -> list[pd.Series]:
+    return [own.dropna() for _, own in table.items() if own.notna().any()]
 
 
 def _as_printed(name: str) -> str:

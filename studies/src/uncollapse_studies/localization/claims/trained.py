@@ -14,11 +14,12 @@ from uncollapse.theory.form import Array
 from ...audit.cells import Number, made_up, named
 from ...audit.claim import AuditRun, Evidence
 from ...audit.plan import CellRecord
+from ...audit.readings import in_one_reading
 from ...audit.trained import MORE_CELLS, trained
 from ...audit.weighing import between, beyond, compare, level, toward, when_it_counts
 
 # kappa_1 = kappa_2 = 0; kappa_1 = 100 with kappa_2 = 0; kappa_1 = 100 with kappa_2 > 0
-from ...cells.localization import KAPPA_MEANS, KAPPA_SCALE, OURS, PLAIN, SCALE_ONLY
+from ...cells.localization import KAPPA_MEANS, KAPPA_SCALE, OURS, PLAIN, SCALE_ONLY, TOKENS
 from ...cells.measured import throughout
 from ..trained_propagation import NUMBER, UNIFORM
 from .sources import QUOTES, SEED
@@ -121,33 +122,63 @@ SCALE = KappaEffect(
 )
 
 
+NORMALISATIONS = {"penalty beside the mean loss": "", "penalty beside the summed loss": TOKENS}  # endings of ids
+READINGS = (
+    "The paper does not say what its penalty is added to: the mean loss of an update, or, as in a criterion of fairseq, "
+    "the loss summed over tokens, where kappa is 4,096 times weaker. It holds if it does in one of the two readings."
+)
+
+
+def _readings(figures: Sequence[int]) -> dict[str, list[str]]:
+    """The artefacts of some figures in each normalisation of the penalty."""
+    return {words: [f"localization-fig{n}{ending}" for n in figures] for words, ending in NORMALISATIONS.items()}
+
+
+def _compare(
+    run: AuditRun, figures: Sequence[int], number: Number, against: str, expected: int, beside: Sequence[Number] = ()
+) -> Evidence:
+    """LocAteR with the strongest kappa_2 against another method, in both readings."""
+    readings = _readings(figures)
+    return in_one_reading(
+        {
+            words: compare(
+                run, artefacts, number, OURS, against, toward(expected), only={"kappa_mean": STRONGEST}, beside=beside,
+                elsewhere=[id for other, ids in readings.items() if other != words for id in ids],
+            )
+            for words, artefacts in readings.items()
+        }
+    )  # fmt: skip
+
+
 def _family(figure: int, effect: KappaEffect) -> list[Number]:
     """The other numbers by which the same networks of a figure are compared."""
     every = [SCALE, *(other for other in CHANGES.values() if figure in other.figures)]
     return [other.number for other in every if other is not effect]
 
 
-def _weak_and_strong(artefact: str, change: KappaEffect, factor: float) -> list[CellRecord]:
+def _weak_and_strong(artefacts: Sequence[str], change: KappaEffect, factor: float) -> list[CellRecord]:
     """Made-up cells without kappa_2 and with the strongest, whose number differs by a factor."""
     found: list[CellRecord] = []
-    for method, kappa, size in ((SCALE_ONLY, 0.0, 10.0), (OURS, STRONGEST, 10.0 * factor)):
-        own = {"kappa_scale": KAPPA_SCALE, "kappa_mean": kappa}
-        found += made_up(artefact, change.curve or named(change.number), {method: size}, [own])
+    for artefact in artefacts:
+        for method, kappa, size in ((SCALE_ONLY, 0.0, 10.0), (OURS, STRONGEST, 10.0 * factor)):
+            own = {"kappa_scale": KAPPA_SCALE, "kappa_mean": kappa}
+            found += made_up(artefact, change.curve or named(change.number), {method: size}, [own])
     return found
 
 
 def _over_kappa(id: str, place: str, words: str, figures: Sequence[int], effect: KappaEffect) -> None:
     """A number with the strongest kappa_2 against kappa_2 = 0, both at kappa_1 = 100, as on the results page."""
-    artefacts = [f"localization-fig{figure}" for figure in figures]
+    artefacts = [id for ids in _readings(figures).values() for id in ids]
+    one_of_each = [ids[0] for ids in _readings(figures).values()]
     beside = _family(figures[0], effect)
 
     def check(run: AuditRun) -> Evidence:
-        strongest, criterion = {"kappa_mean": STRONGEST}, toward(effect.expected)
-        return compare(run, artefacts, effect.number, OURS, SCALE_ONLY, criterion, only=strongest, beside=beside)
+        return _compare(run, figures, effect.number, SCALE_ONLY, effect.expected, beside)
 
     check.__doc__ = (
         f"With kappa_2 = {STRONGEST:g} against kappa_2 = 0, both at kappa_1 = {KAPPA_SCALE:g}: {named(effect.number)}. "
-        f"Holds if it is {'lower' if effect.expected < 0 else 'higher'}: {when_it_counts(artefacts, effect.number)}."
+        f"Holds if it is {'lower' if effect.expected < 0 else 'higher'} in one normalisation of the penalty at least: "
+        f"{when_it_counts(artefacts, effect.number)}."
     )
     trained(
         id,
@@ -156,20 +187,15 @@ def _over_kappa(id: str, place: str, words: str, figures: Sequence[int], effect:
         artefacts,
         f"{effect.gain} from a stronger kappa_2",
         check,
-        _weak_and_strong(artefacts[0], effect, 1.2**effect.expected),
-        _weak_and_strong(artefacts[0], effect, 1.2**-effect.expected),
+        _weak_and_strong(one_of_each, effect, 1.2**effect.expected),
+        _weak_and_strong(one_of_each, effect, 1.2**-effect.expected),
         root=effect.root,
         quote=QUOTES[id],
         seed=SEED,
-        changes_our_mind=NORMALISATION if effect is SCALE else MORE_CELLS,
+        changes_our_mind=f"{MORE_CELLS} {READINGS}",
     )
 
 
-NORMALISATION = (
-    "Cells whose penalty is added to the loss summed over tokens, as fairseq sums it before it divides: there kappa is "
-    "4,096 times weaker, and the penalty's own minimum, where the scale (kappa_2/(kappa_2 + kappa_1/d))^2/d grows with "
-    "kappa_2, decides less."
-)
 _over_kappa("localization-kappa2-scale", "Section 7 and Appendix D, Figures 6 and 8 to 12", "", tuple(_FIGURES), SCALE)
 for _figure, _words in _FIGURES.items():
     for _key, _effect in CHANGES.items():
@@ -183,20 +209,24 @@ for _figure, _words in _FIGURES.items():
                 _effect,
             )
 
-_FIG_7 = ("localization-fig7",)
+_FIG_7 = _readings([7])
+_EVERY_7 = [id for ids in _FIG_7.values() for id in ids]
 
 
 def _stripes(run: AuditRun) -> Evidence:
     """Index of localisation of rho, mean over training, with kappa_1 = 100, kappa_2 = 1 against no penalty."""
-    return compare(run, _FIG_7, localisation_throughout, OURS, PLAIN, toward(1))
+    return _compare(run, [7], localisation_throughout, PLAIN, 1)
 
 
-_stripes.__doc__ = f"{_stripes.__doc__} Holds if it is higher: {when_it_counts(_FIG_7, localisation_throughout)}."
+_stripes.__doc__ = (
+    f"{_stripes.__doc__} Holds if it is higher in one normalisation of the penalty at least: "
+    f"{when_it_counts(_EVERY_7, localisation_throughout)}."
+)
 
 
 def _uniform(run: AuditRun) -> Evidence:
     """Index of localisation of rho, mean over training, without penalty (0: all tokens alike, 1: one token)."""
-    return level(run, _FIG_7, localisation_throughout, (PLAIN,), between(-math.inf, UNIFORM))
+    return level(run, _EVERY_7[:1], localisation_throughout, (PLAIN,), between(-math.inf, UNIFORM))
 
 
 _uniform.__doc__ = f"{_uniform.__doc__} Holds if its 95 % interval over seeds is below {UNIFORM:g}."
@@ -206,20 +236,29 @@ def _phases(run: AuditRun) -> Evidence:
     """The attention entropy over training fitted by two phases, with the break anywhere, against one smooth phase.
 
     Holds if two fit better by a difference of BIC above 10, at 95 % over seeds, with LocAteR and without; opposed if
-    one fits better. The updates are fewer than the paper's, so that the break is not expected at its 10,000.
+    one fits better. The updates are fewer than the paper's, so that the break is not expected at its 10,000. One
+    normalisation of the penalty is enough.
     """
-    return level(run, _FIG_7, second_phase, (OURS, PLAIN), beyond(PHASES, 0.0))
+    return in_one_reading(
+        {words: level(run, ids, second_phase, (OURS, PLAIN), beyond(PHASES, 0.0)) for words, ids in _FIG_7.items()}
+    )
+
+
+def _made_up(number: str, plain: float, ours: float) -> list[CellRecord]:
+    """Cells of Figure 7 in both readings, with the strongest kappa_2 and without a penalty."""
+    own = [{"kappa_mean": STRONGEST}]
+    return [cell for id in _EVERY_7 for cell in made_up(id, number, {PLAIN: plain, OURS: ours}, own)]
 
 
 def _rho(plain: float, ours: float) -> list[CellRecord]:
-    return made_up(_FIG_7[0], NUMBER, {PLAIN: plain, OURS: ours})
+    return _made_up(NUMBER, plain, ours)
 
 
 def _entropies(curve: Callable[[Array], Array]) -> list[CellRecord]:
     """Made-up cells with this entropy over training, for t from 0 to 1."""
     t = np.linspace(0.0, 1.0, 21)
     curves: dict[str, Any] = {"step": t.tolist(), "entropy_mean": curve(t).tolist()}
-    return [{**cell, "curves": curves} for cell in made_up(_FIG_7[0], "entropy_mean", {PLAIN: 2.0, OURS: 2.0})]
+    return [{**cell, "curves": curves} for cell in _made_up("entropy_mean", 2.0, 2.0)]
 
 
 def _figure_7(
@@ -232,7 +271,9 @@ def _figure_7(
     oppose: Sequence[CellRecord],
     root: str,
 ) -> None:
-    trained(id, place, statement, _FIG_7, gain, check, agree, oppose, root=root, quote=QUOTES[id], seed=SEED)
+    mind = MORE_CELLS if check is _uniform else f"{MORE_CELLS} {READINGS}"
+    source = {"quote": QUOTES[id], "seed": SEED, "root": root, "changes_our_mind": mind}
+    trained(id, place, statement, _EVERY_7, gain, check, agree, oppose, **source)
 
 
 _figure_7(
