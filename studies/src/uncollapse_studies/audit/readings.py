@@ -54,7 +54,7 @@ def in_one_reading(found: Mapping[str, Evidence]) -> Evidence:
 
 def _best(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """What is claimed in one reading is claimed; else it waits for all of them."""
-    for verdict in (HOLDS, PENDING, CONDITION):
-        if verdict in verdicts:
-            return verdict
-    return NOT_REPRODUCED if all(verdict == NOT_REPRODUCED for verdict in verdicts) else SCALE
+    found: ClaimVerdict = NOT_REPRODUCED if all(verdict == NOT_REPRODUCED for verdict in verdicts) else SCALE
+    for better in (CONDITION, PENDING, HOLDS):
+        found = better if better in verdicts else found
+    return found

@@ -44,11 +44,11 @@ COMPARISONS = {
         },
     ),
     "vit": RateComparison(
-        rates=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3),
+        rates=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
         share=0.7,
         keys={
-            **{"patch_size": 8, "width": 64, "batch_size": 32, "schedule": "constant", "steps": 4000},
-            **{"eval_every": 400, "eval_examples": 5000, "save_every": 800, "diagnose_every": 2000},
+            **{"patch_size": 8, "width": 64, "schedule": "constant", "steps": 2000, "eval_every": 200},
+            **{"eval_examples": 5000, "save_every": 1000, "diagnose_every": 1000},
         },
     ),
 }

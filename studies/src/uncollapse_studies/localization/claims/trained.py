@@ -124,7 +124,7 @@ SCALE = KappaEffect(
 
 NORMALISATIONS = {"penalty beside the mean loss": "", "penalty beside the summed loss": TOKENS}  # endings of ids
 READINGS = (
-    "The paper does not say what its penalty is added to: the mean loss of an update, or, as in a criterion of fairseq, "
+    "The paper does not say what its penalty is added to: the mean loss of an update or, as in a criterion of fairseq, "
     "the loss summed over tokens, where kappa is 4,096 times weaker. It holds if it does in one of the two readings."
 )
 
