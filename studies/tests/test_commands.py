@@ -106,10 +106,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(arguments, sentence, capsy
 
 
 def test_an_installed_package_judges_by_the_cells_it_holds(installed, tmp_path):
-    run = reproduce("claims", "--only", "hopfield-main-vit", "--out", "c", folder=tmp_path, packages=[installed])
+    run = reproduce("claims", "--only", "hopfield-probe", "--out", "c", folder=tmp_path, packages=[installed])
     assert run.returncode == 0, run.stderr
     (row,) = json.loads((tmp_path / "c/claims.json").read_text(encoding="utf-8"))["claims"]
-    (here,) = audit([claims()["hopfield-main-vit"]], AuditRun())
+    (here,) = audit([claims()["hopfield-probe"]], AuditRun())
     assert row["verdict"] == here["verdict"] != PENDING
     assert (ROOT / row["check"]["file"]).is_file()  # named as in the repository, not as in this installation
     page = (tmp_path / "c/claims.html").read_text(encoding="utf-8")

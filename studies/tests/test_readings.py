@@ -29,8 +29,9 @@ def train(store, loss, *, rounds=20):
             finished = value is not None
             numbers = {"eval_loss": value, "perplexity": float(np.exp(value))} if finished else {}
             record = {"definition": cell.definition, "status": "finished" if finished else "diverged"}
-            curves = {"eval_step": [100.0, 200.0, 300.0, 400.0, 500.0], "eval_loss": [9.0, 8.0, value, value, value]}
-            record |= {"numbers": numbers, "curves": curves if finished else {}, "epochs": 2.0, "held_out_loss": "flat"}
+            losses = [9.0, value, value, 0.98 * value] if finished else []
+            curves = {"eval_step": [100.0, 200.0, 400.0, 500.0][: len(losses)], "eval_loss": losses}
+            record |= {"numbers": numbers, "curves": curves, "epochs": 2.0, "held_out_loss": "flat"}
             store.write(cell, record, None)
         added.append(len(missing))
     raise AssertionError("the search does not end")
@@ -59,13 +60,13 @@ def test_a_best_rate_inside_gets_its_seeds_at_once(store):
 
 
 def test_the_page_tells_how_the_difference_came_about(store):
-    """Alike in the first two evaluations; then stream is lower by 1, and no loss changes over the last fifth."""
+    """Alike in the first evaluation; then stream is lower by 1, and all losses fall by 2 % over the last fifth."""
     train(store, bowl(4e-3, lower=["hopfield-stream"]))
     result = ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], ARTEFACTS[ID].all_cells("laptop", store=store), store))
     assert (
-        "Held-out loss less that of self-attention after 100, 300 and 500 updates: "
-        "hopfield-stream +0.000, -1.000, -1.000; hopfield-normed +0.000, +0.000, +0.000; hopfield-replace +0.000, "
-        "+0.000, +0.000. At these rates it fell by 0.0 to 0.0 % over the last fifth of the updates."
+        "Held-out loss less that of self-attention after 100, 200 and 500 updates: "
+        "hopfield-stream +0.000, -1.000, -0.980; hopfield-normed +0.000, +0.000, +0.000; hopfield-replace +0.000, "
+        "+0.000, +0.000. At these rates it changed by -2.0 to -2.0 % over the last fifth of the updates."
     ) in result.sentences
 
 

@@ -146,7 +146,7 @@ def settings(found_cells: ArtefactCells) -> dict[str, Any]:
 def scaled_down(found_cells: ArtefactCells) -> str:
     """What is smaller than in the paper: our setting and the paper's, as a sentence."""
     if found_cells.cells[0].budget == "paper":
-        return "The paper's own setting."
+        return " ".join(["The paper's own setting.", *reading(found_cells.cells)])
     ours, theirs = described(found_cells.cells), described(found_cells.artefact.all_cells("paper", 1))
     recipe = found_cells.cells[0].recipe
     told = f"Scaled down. Here: {ours} (recipe {recipe}). The paper's, with `--budget paper`: {theirs}."
@@ -172,7 +172,8 @@ def reading(cells: Sequence[Cell]) -> list[str]:
         sentences.append(f"The paper leaves open what alpha multiplies; here it is {MULTIPLIED[skip]} (`{skip}`).")
     if len(penalties) == 1:
         added = penalties.pop()
-        sentences.append(f"It leaves open what the penalty is added to; here it is {ADDED_TO[added]} (`{added}`).")
+        where = f"{ADDED_TO[added]} (`{added}`)"
+        sentences.append(f"The paper leaves open what the penalty is added to; here it is {where}.")
     return sentences
 
 

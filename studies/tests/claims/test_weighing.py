@@ -1,5 +1,6 @@
 """How cells of trained networks decide a claim: with made-up cells."""
 
+import json
 import random
 
 import pytest
@@ -242,6 +243,36 @@ def test_one_reading_of_the_skip_is_enough(tmp_path, levels, verdict):
     assert "with Holm's correction for 3 readings" in found.sentence
 
 
+def test_a_reading_whose_seeds_diverged_leaves_it_open(tmp_path):
+    """The other two oppose the claim, and the third might have been as claimed."""
+    levels = {"self-attention": 20.0, STREAM: 25.0, NORMED: 25.0, REPLACE: 15.0}
+    cells = at_rates(levels)
+    lost = [{**cell, "status": "diverged"} if cell["method"] == REPLACE and cell["seed"] else cell for cell in cells]
+    found = CLAIMS[READING].check(written(tmp_path, lost))
+    assert found.verdict == SCALE
+    assert f"{REPLACE}: fewer than two seeds finished" in found.sentence
+    assert CLAIMS[READING].check(written(tmp_path, cells)).verdict == HOLDS
+
+
+def test_cells_of_different_budgets_are_not_compared(tmp_path):
+    """Those of the plan decide, here with one reading that is as claimed; the paper's own would oppose it."""
+    store, artefact = Store(tmp_path), ARTEFACTS["hopfield-readings-gpt2"]
+    levels = {"self-attention": 20.0, STREAM: 15.0, NORMED: 25.0, REPLACE: 25.0}
+    for _ in range(2):  # the rates, then the seeds that they ask for
+        for cell in artefact.all_cells("laptop", store=store):
+            level = levels[cell.method] + 0.02 * cell.seed + 10.0 * (cell.resolved().learning_rate != 4e-3)
+            record = {"artefact": artefact.id, "label": cell.label, "method": cell.method, "seed": cell.seed}
+            record |= {"settings": cell.settings, "definition": cell.definition, "status": "finished"}
+            store.write(cell, record | {"numbers": {"eval_loss": level, "perplexity": level}}, None)
+    run = AuditRun("smallest", cells=tmp_path)
+    assert CLAIMS[READING].check(run).verdict == HOLDS
+    large = at_rates({"self-attention": 10.0, STREAM: 12.0, NORMED: 12.0, REPLACE: 12.0}, seeds=5)
+    for number, cell in enumerate(large):
+        cell["settings"]["budget"] = "paper"
+        (tmp_path / f"paper-{number}.json").write_text(json.dumps(cell), encoding="utf-8")
+    assert CLAIMS[READING].check(run).verdict == HOLDS
+
+
 def test_a_rate_that_is_still_sought_decides_nothing(tmp_path):
     found = CLAIMS[READING].check(written(tmp_path, at_rates({"self-attention": 20.0, STREAM: 15.0}, seeds=1)))
     assert found.verdict == SCALE
@@ -256,6 +287,9 @@ def test_seeds_that_finished_rates_ask_for_are_waited_for(tmp_path):
         record = {"artefact": artefact.id, "label": cell.label, "method": cell.method, "seed": cell.seed}
         record |= {"settings": cell.settings, "definition": cell.definition, "status": "finished"}
         store.write(cell, record | {"numbers": {"eval_loss": loss, "perplexity": 20.0}}, None)
+        if cell.label.startswith("self-attention-rate-0.001"):
+            early = CLAIMS[READING].check(AuditRun("smallest", cells=tmp_path))  # the plan is not kept from here on
+            assert "28 planned" not in early.sentence
     found = CLAIMS[READING].check(AuditRun("smallest", cells=tmp_path))
     assert found.verdict == PENDING
     assert "8 of 28 planned cells are not trained yet" in found.sentence
@@ -291,7 +325,7 @@ def penalised(artefact, number, without, strongest, spread=0.001):
 
 @pytest.mark.parametrize(
     ("update", "tokens", "verdict"),
-    [(12.0, 8.0, HOLDS), (8.0, 12.0, HOLDS), (12.0, 12.0, NOT_REPRODUCED), (12.0, None, PENDING)],
+    [(12.0, 8.0, HOLDS), (8.0, 12.0, HOLDS), (12.0, 12.0, NOT_REPRODUCED), (12.0, None, PENDING), (8.0, None, PENDING)],
 )
 def test_one_normalisation_of_the_penalty_is_enough(tmp_path, update, tokens, verdict):
     """A scale of 10 without kappa_2, which should shrink; None: nothing is trained in that reading."""
@@ -309,7 +343,7 @@ def test_both_normalisations_are_one_family(tmp_path):
     alone = penalised(ids[0], "entropy_mean", 10.0, 10.5, spread=0.02)
     run = written(tmp_path, alone, penalised(ids[1], "entropy_mean", 10.0, 10.0, spread=0.02))
     found = CLAIMS[ENTROPY_CLAIM].check(run)
-    assert "with Holm's correction for 2 numbers and readings" in found.sentence
+    assert "with Holm's correction for 2 comparisons (numbers and readings)" in found.sentence
     by_itself = compare(run, ids[:1], "entropy_mean", "locater", "scale-only", toward(1), only={"kappa_mean": 1.0})
     assert by_itself.verdict == HOLDS
     assert found.verdict == SCALE

@@ -8,6 +8,7 @@ from made_cells import planned, written
 from uncollapse_studies.audit.cells import made_up
 from uncollapse_studies.audit.claim import CONDITION, HOLDS, NOT_REPRODUCED, PENDING, SCALE
 from uncollapse_studies.audit.registry import claims
+from uncollapse_studies.audit.weighing import beyond, level
 
 CLAIMS = claims()
 NUMBERS = {"entropy": "entropy_mean", "perplexity": "perplexity"}
@@ -15,13 +16,18 @@ SPREAD = (1.0, 1.001, 1.002)
 
 
 def over_kappa(figure, number, strong, between=1.0):
-    """All planned cells around 10, times a factor with kappa_2 = 1 and times another with a weaker kappa_2."""
+    """All planned cells of both readings around 10, times a factor with kappa_2 = 1, another with a weaker kappa_2."""
 
     def of(cell):
         kappa = cell.own.get("kappa_mean", 0.0)
         return 10.0 * SPREAD[cell.seed] * (strong if kappa == 1.0 else between if kappa else 1.0)
 
-    return planned(f"localization-fig{figure}", number, of)
+    return [cell for id in both(figure) for cell in planned(id, number, of)]
+
+
+def both(figure):
+    """A figure in both normalisations of the penalty."""
+    return f"localization-fig{figure}", f"localization-fig{figure}-tokens"
 
 
 def test_kappa_is_compared_at_one_kappa_scale(tmp_path):
@@ -37,8 +43,8 @@ def test_the_strongest_kappa_is_compared_and_weaker_ones_are_not_waited_for(tmp_
     for there in (cells, compared):
         found = CLAIMS["localization-fig6-perplexity"].check(written(tmp_path, there))
         assert found.verdict == HOLDS
-        assert found.sentence.startswith("perplexity of locater with kappa_mean 1 less that of scale-only: -5 (")
-        assert found.numbers["cells found"] == 6
+        assert "loss: perplexity of locater with kappa_mean 1 less that of scale-only: -5 (" in found.sentence
+        assert found.numbers["penalty beside the mean loss: cells found"] == 6
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.9, HOLDS), (1.1, NOT_REPRODUCED), (1.0, NOT_REPRODUCED)])
@@ -68,16 +74,16 @@ def test_one_cell_is_no_comparison_over_kappa(tmp_path):
     strong = [cell for cell in over_kappa(8, "perplexity", 0.5) if cell["method"] == "locater"]
     found = CLAIMS["localization-fig8-perplexity"].check(written(tmp_path, strong))
     assert found.verdict == PENDING
-    assert "1 of 2 planned cells are not trained yet" in found.sentence
+    assert found.sentence.count("1 of 2 planned cells are not trained yet") == 2
 
 
 def rho(plain, ours, end=None):
     """All planned cells of Figure 7 with this localisation throughout, and at the end perhaps another."""
-    cells = planned(
-        "localization-fig7",
-        "localisation",
-        lambda cell: {"plain": plain, "locater": ours}.get(cell.method, 1.0) * (0.99, 1.0, 1.01)[cell.seed],
-    )
+
+    def of(cell):
+        return {"plain": plain, "locater": ours}.get(cell.method, 1.0) * (0.99, 1.0, 1.01)[cell.seed]
+
+    cells = [cell for id in both(7) for cell in planned(id, "localisation", of)]
     return cells if end is None else [{**cell, "numbers": {"localisation": end}} for cell in cells]
 
 
@@ -92,7 +98,7 @@ def test_uniform_propagation_is_a_level_throughout_training(tmp_path, level, ver
 def test_stripes_are_weighed_throughout_training(tmp_path, ours, verdict):
     found = CLAIMS["localization-fig7-stripes"].check(written(tmp_path, rho(0.5, ours, end=0.2)))
     assert found.verdict == verdict
-    assert found.sentence.startswith("localisation on the mean over training of locater less that of plain: ")
+    assert "localisation on the mean over training of locater with kappa_mean 1 less that of plain: " in found.sentence
 
 
 def test_entropy_is_weighed_throughout_training_where_that_is_claimed(tmp_path):
@@ -113,7 +119,7 @@ def test_the_scale_is_one_claim_over_six_figures(tmp_path):
 def test_numbers_of_the_same_networks_share_the_risk_of_luck(tmp_path):
     """A difference that would do alone does not do beside three others."""
     alone = [
-        {**cell, "numbers": {"perplexity": 10.0 + 0.1 * cell["seed"] - 0.26 * (cell["method"] == "locater")}}
+        {**cell, "numbers": {"perplexity": 10.0 + 0.1 * cell["seed"] - 0.3 * (cell["method"] == "locater")}}
         for cell in over_kappa(6, "perplexity", 1.0)
     ]
     beside = []
@@ -124,13 +130,13 @@ def test_numbers_of_the_same_networks_share_the_risk_of_luck(tmp_path):
     assert claim.check(written(tmp_path, alone)).verdict == HOLDS
     found = claim.check(written(tmp_path, beside))
     assert found.verdict == SCALE
-    assert "with Holm's correction for 3 numbers" in found.sentence
+    assert "with Holm's correction for 6 comparisons (numbers and readings)" in found.sentence
 
 
 def over_training(curve):
     """All planned cells of Figure 7 with this entropy over training, t from 0 to 1."""
     values = [curve(n / 20) for n in range(21)]
-    cells = planned("localization-fig7", "entropy_mean", lambda cell: 2.0)
+    cells = [cell for id in both(7) for cell in planned(id, "entropy_mean", lambda cell: 2.0)]
     return [{**cell, "curves": {"step": list(range(21)), "entropy_mean": values}} for cell in cells]
 
 
@@ -152,3 +158,14 @@ def test_phases_are_asked_of_both_networks(tmp_path):
     found = claim.check(written(tmp_path, steady, turning))
     assert found.verdict == CONDITION
     assert "as claimed in 1 of 2 settings, opposed in 1 (locater: " in found.sentence
+
+
+def test_readings_share_the_risk_of_luck_in_a_level(tmp_path):
+    """A mean that lies above 1 at 95 % confidence, and not at the 97.5 % that two readings ask for."""
+    run = written(tmp_path, made_up("localization-fig7", "localisation", {"plain": 1.003}))  # 1.003 to 1.005
+    alone, shared = (
+        level(run, ["localization-fig7"], "localisation", ["plain"], beyond(1.0012, 0.0), readings=count)
+        for count in (1, 2)
+    )
+    assert (alone.verdict, shared.verdict) == (HOLDS, SCALE)
+    assert "a risk that 2 readings share" in shared.sentence

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cells.cell import OWN
-from .plan import TINY, CellRecord, RequiredSettings, asked_for, budget, missing, outdated
+from .plan import TINY, CellRecord, Plan, RequiredSettings, asked_for, budget, missing, outdated, plan
 
 Number = str | Callable[[CellRecord], float | None]  # the name of a number of a cell, or computed from the cell
 FINISHED = "finished"
@@ -45,13 +45,14 @@ def gather(folder: Path, artefacts: Sequence[str], asked: RequiredSettings) -> C
     >>> gather(Path("no/such/folder"), ["hopfield-main-gpt2"], {"hopfield": {}, "self-attention": {}}).missing
     6
     """
-    every = cells(artefacts, folder)
+    planned = plan(artefacts, folder)
+    every = cells(artefacts, folder, planned)
     there = [cell for cell in every if asked_for(str(cell.get("method")), cell.get("settings", {}), asked)]
     return CellSelection(
         artefacts,
         [cell for cell in there if is_finished(cell)],
         [cell for cell in there if not is_finished(cell)],
-        *missing(artefacts, asked, there, folder),
+        *missing(planned, asked, there),
     )
 
 
@@ -65,7 +66,7 @@ def is_finished(cell: CellRecord) -> bool:
     return bool(cell.get("status", FINISHED) == FINISHED)
 
 
-def cells(artefacts: Sequence[str], folder: Path) -> list[CellRecord]:
+def cells(artefacts: Sequence[str], folder: Path, planned: Plan | None = None) -> list[CellRecord]:
     """The cells of some artefacts, sorted by file name.
 
     Those that only try the code are left out, and those that were trained by an earlier definition.
@@ -75,7 +76,8 @@ def cells(artefacts: Sequence[str], folder: Path) -> list[CellRecord]:
     """
     every = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("*.json"))]
     every = [cell for cell in every if cell.get("artefact") in artefacts and budget(cell) != TINY]
-    return [cell for cell in every if not outdated(cell, folder)]
+    planned = plan(artefacts, folder) if planned is None else planned
+    return [cell for cell in every if not outdated(cell, planned)]
 
 
 def read(cell: CellRecord, number: Number) -> float | None:

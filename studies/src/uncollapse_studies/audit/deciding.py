@@ -46,6 +46,7 @@ class Question:
     rule: str  # what the answers rest on: the end of a sentence
     too_small: str  # the words for this answer, with the number
     some: bool = False  # whether one setting as claimed is enough
+    settings: str = "settings"  # what they are called
 
 
 def decide(question: Question, found: CellSelection, weighed: Sequence[SettingFinding]) -> Evidence:
@@ -84,7 +85,7 @@ def _told(question: Question, weighed: Sequence[SettingFinding]) -> str:
     if len(weighed) == 1:
         return f"{weighed[0].shown}, {words.get(weighed[0].answer, weighed[0].answer)}"
     answers = [one.answer for one in weighed]
-    counts = [f"{Answer.AS_CLAIMED} in {answers.count(Answer.AS_CLAIMED)} of {len(answers)} settings"]
+    counts = [f"{Answer.AS_CLAIMED} in {answers.count(Answer.AS_CLAIMED)} of {len(answers)} {question.settings}"]
     others = [answer for answer in Answer if answer != Answer.AS_CLAIMED and answer in answers]
     counts += [f"{words.get(answer, answer)} in {answers.count(answer)}" for answer in others]
     return f"{', '.join(counts)} ({_listed(weighed)})"

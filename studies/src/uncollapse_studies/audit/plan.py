@@ -13,21 +13,29 @@ from ..cells.cell import Cell as Planned
 from ..cells.store import Store
 
 CellRecord = Mapping[str, Any]
+Plan = Mapping[tuple[str, str, int], Planned]  # by artefact, label and seed
 RequiredSettings = Mapping[str, Mapping[str, float]]  # the methods that are asked, and the settings that each must have
 TINY: Budget = "tiny"  # of cells that only try the code
 LAPTOP: Budget = "laptop"  # of cells that are planned
 
 
 @lru_cache
-def planned(artefact: str, folder: Path | None = None) -> Mapping[tuple[str, int], Planned]:
-    """The planned cells of an artefact by label and seed; none of an artefact that is not registered.
-
-    With a folder of cells also those that its finished cells ask for: seeds at the best rate, for example.
-    """
+def planned(artefact: str) -> Mapping[tuple[str, int], Planned]:
+    """The cells that an artefact plans at first, by label and seed; none of an artefact that is not registered."""
     if artefact not in ARTEFACTS:
         return {}
-    store = None if folder is None else Store(folder)
-    return {(cell.label, cell.seed): cell for cell in ARTEFACTS[artefact].all_cells(LAPTOP, store=store)}
+    return {(cell.label, cell.seed): cell for cell in ARTEFACTS[artefact].all_cells(LAPTOP)}
+
+
+def plan(artefacts: Sequence[str], folder: Path) -> Plan:
+    """The planned cells of some artefacts, with those that finished cells in a folder ask for: seeds at a best rate."""
+    found: dict[tuple[str, str, int], Planned] = {}
+    for artefact in artefacts:
+        cells: Iterable[Planned] = planned(artefact).values()
+        if artefact in ARTEFACTS and ARTEFACTS[artefact].following is not None:
+            cells = ARTEFACTS[artefact].all_cells(LAPTOP, store=Store(folder))
+        found |= {(artefact, cell.label, cell.seed): cell for cell in cells}
+    return found
 
 
 def one_seed_planned(artefact: str) -> bool:
@@ -41,12 +49,12 @@ def budget(cell: CellRecord) -> str | None:
     return found
 
 
-def outdated(cell: CellRecord, folder: Path | None = None) -> bool:
+def outdated(cell: CellRecord, plan: Plan) -> bool:
     """Whether a cell is a planned one that was trained by another definition than today's."""
-    plan = planned(str(cell.get("artefact")), folder).get((str(cell.get("label")), cell.get("seed", -1)))
-    if plan is None or budget(cell) != LAPTOP or "definition" not in cell:
+    now = plan.get((str(cell.get("artefact")), str(cell.get("label")), cell.get("seed", -1)))
+    if now is None or budget(cell) != LAPTOP or "definition" not in cell:
         return False
-    return bool(cell["definition"] != plan.definition)
+    return bool(cell["definition"] != now.definition)
 
 
 def asked_for(method: str, settings: Mapping[str, Any], asked: RequiredSettings) -> bool:
@@ -58,19 +66,12 @@ def asked_for(method: str, settings: Mapping[str, Any], asked: RequiredSettings)
     return method in asked and all(settings.get(name) == value for name, value in asked[method].items())
 
 
-def missing(
-    artefacts: Sequence[str], asked: RequiredSettings, there: Iterable[CellRecord], folder: Path | None = None
-) -> tuple[int, int]:
+def missing(plan: Plan, asked: RequiredSettings, there: Iterable[CellRecord]) -> tuple[int, int]:
     """How many cells are planned of what is asked, and how many of them are not there.
 
     Cells of another budget, and made-up ones without any, are complete by themselves.
     """
-    wanted = {
-        (artefact, *key)
-        for artefact in artefacts
-        for key, cell in planned(artefact, folder).items()
-        if asked_for(cell.method, cell.own, asked)
-    }
+    wanted = {key for key, cell in plan.items() if asked_for(cell.method, cell.own, asked)}
     there = list(there)
     known = {(cell["artefact"], cell.get("label"), cell["seed"]) for cell in there if budget(cell) == LAPTOP}
     return len(wanted), 0 if there and not known else len(wanted - known)

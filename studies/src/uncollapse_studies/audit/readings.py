@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from uncollapse.statistics import FEWEST, differences, summarise
@@ -9,7 +10,8 @@ from uncollapse.statistics import FEWEST, differences, summarise
 from ..trained import smallest_that_counts
 from .cells import CellSetting, Number, gather, named, values
 from .claim import CONDITION, HOLDS, NOT_REPRODUCED, PENDING, SCALE, AuditRun, ClaimVerdict, Evidence
-from .deciding import Question, SettingFinding, decide
+from .deciding import Answer, Question, SettingFinding, decide
+from .plan import LAPTOP, budget, plan
 from .weighing import Criterion, counts_from, seed_rule
 
 
@@ -18,11 +20,15 @@ def compare_methods(
 ) -> Evidence:
     """Whether one of `methods` at least stands to `against` as claimed, each of them at its own learning rate.
 
-    The rate is sought with seed 0 alone, so the one with several seeds is the one that was found. Holm's correction is
-    over `methods`.
+    The rate is sought with seed 0 alone, and further seeds are planned at the best one. Cells of the budget that is
+    planned decide where there are any; of others, the rate with most seeds is the best one. Holm's correction is over
+    `methods`. One of them without two finished seeds leaves it open whether it is as claimed.
     """
     found = gather(run.cells, [artefact], {name: {} for name in (against, *methods)})
-    by_rate = {name: values(found.finished, name, number).values() for name in (against, *methods)}
+    best = {cell.label for cell in plan([artefact], run.cells).values() if cell.seed}
+    of_plan = [cell for cell in found.finished if budget(cell) == LAPTOP]
+    table = [cell for cell in of_plan if cell.get("label") in best] if of_plan else found.finished
+    by_rate = {name: values(table, name, number).values() for name in (against, *methods)}
     longest = {name: max(rates, key=len) for name, rates in by_rate.items() if rates}
     levels = {name: summarise(seeds) for name, seeds in longest.items() if len(seeds) >= FEWEST}
     others = {name: own for name, own in levels.items() if name != against}
@@ -31,11 +37,16 @@ def compare_methods(
     for name, gap in gaps.items():
         answer = criterion(gap, smallest_that_counts(named(number), levels[against].mean))
         weighed.append(SettingFinding(CellSetting(artefact, (), (name,)), answer, gap.value, str(gap)))
+    for name in methods if gaps else ():
+        if name not in gaps:
+            unknown = "fewer than two seeds finished"
+            weighed.append(SettingFinding(CellSetting(artefact, (), (name,)), Answer.UNDECIDED, math.nan, unknown))
     question = Question(
         f"{named(number)} less that of {against}, each at its own rate",
         seed_rule(list(gaps.values()), len(gaps), "readings"),
         f"no difference as claimed of {counts_from(named(number))} or more",
         some=True,
+        settings="readings",
     )
     return decide(question, found, weighed)
 
@@ -53,8 +64,8 @@ def in_one_reading(found: Mapping[str, Evidence]) -> Evidence:
 
 
 def _best(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
-    """What is claimed in one reading is claimed; else it waits for all of them."""
+    """Pending until all readings are trained, since each of them widens the intervals of the others."""
     found: ClaimVerdict = NOT_REPRODUCED if all(verdict == NOT_REPRODUCED for verdict in verdicts) else SCALE
-    for better in (CONDITION, PENDING, HOLDS):
-        found = better if better in verdicts else found
+    for stronger in (CONDITION, HOLDS, PENDING):
+        found = stronger if stronger in verdicts else found
     return found

@@ -114,7 +114,7 @@ def compare(
     table = found.finished if only else finished(artefacts, run.cells)
     pairs = method_pairs(table, number, method, against)
     if beside or elsewhere:
-        there = gather(run.cells, elsewhere, asked).finished
+        there = gather(run.cells, elsewhere, asked).finished if elsewhere else ()
         others = [method_pairs(there, one, method, against).values() for one in (number, *beside)]
         numbers = [method_pairs(table, one, method, against) for one in beside]
         pairs = _corrected(pairs, numbers, [pair for found_there in others for pair in found_there])
@@ -131,7 +131,7 @@ def compare(
         seed_rule(
             [pair.gap for pair in pairs.values()],
             max((pair.compared for pair in pairs.values()), default=1),
-            " and ".join(["numbers"] * bool(beside) + ["readings"] * bool(elsewhere)) or "methods",
+            "comparisons (numbers and readings)" if elsewhere else "numbers" if beside else "methods",
         ),
         f"no difference as claimed of {counts_from(name)} or more",
         some,
@@ -196,14 +196,23 @@ def seed_rule(estimates: Sequence[Estimate], compared: int = 1, family: str = "m
 
 
 def level(
-    run: AuditRun, artefacts: Sequence[str], number: Number, methods: Sequence[str], criterion: Criterion
+    run: AuditRun,
+    artefacts: Sequence[str],
+    number: Number,
+    methods: Sequence[str],
+    criterion: Criterion,
+    *,
+    readings: int = 1,
 ) -> Evidence:
-    """Whether a number of each method itself is as claimed: the confidence interval of its mean over seeds."""
+    """Whether a number of each method itself is as claimed: the confidence interval of its mean over seeds.
+
+    Where one of several `readings` is enough, they share the risk of an error (Bonferroni's correction).
+    """
     found = gather(run.cells, artefacts, {method: {} for method in methods})
     weighed, means = [], []
     for method in methods:
         for own, seeds in values(found.finished, method, number).items():
-            mean = summarise(seeds).estimate()
+            mean = summarise(seeds).estimate(1.0 - (1.0 - CONFIDENCE) / readings)
             interval = f"{mean.low:.3g} to {mean.high:.3g}" if mean.seeds >= FEWEST else "one seed"
             named_own = CellSetting(own.artefact, own.shared, (method, *own.own))
             weighed.append(
@@ -211,4 +220,5 @@ def level(
             )
             means.append(mean)
     what = named(number) if len(methods) > 1 else f"{named(number)} of {methods[0]}"
-    return decide(Question(what, seed_rule(means), ""), found, weighed)
+    rule = seed_rule(means) + f", a risk that {readings} readings share" * (readings > 1)
+    return decide(Question(what, rule, ""), found, weighed)

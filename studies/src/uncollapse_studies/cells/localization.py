@@ -51,7 +51,7 @@ def penalties(control: bool, kappa_means: Sequence[float] = KAPPA_MEANS) -> dict
 def penalty_cells(artefact: str, budget: Budget, seeds: int) -> list[Cell]:
     """No penalty, and kappa_mean from strong to none; over tokens at laptop budget only the two ends of it.
 
-    Divided by 4,096 tokens even kappa_mean = 1 is next to nothing, and what lies between the ends is less.
+    Divided by 4,096 tokens even kappa_mean = 1 is next to nothing, and smaller values do even less.
     """
     ends = artefact.endswith(TOKENS) and budget != "paper"
     chosen = penalties(artefact == "localization-fig6", (KAPPA_MEANS[0], KAPPA_MEANS[-1]) if ends else KAPPA_MEANS)

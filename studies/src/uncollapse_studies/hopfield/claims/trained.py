@@ -12,6 +12,7 @@ from ...audit.readings import compare_methods
 from ...audit.trained import MORE_CELLS, trained
 from ...audit.weighing import Criterion, between, compare, toward, when_it_counts
 from ...cells.hopfield import OURS, PLAIN
+from ...cells.readings import COMPARISONS
 from ...cells.readings import READINGS as SKIPS
 from ..trained_skipfree import CHANCE
 from ..trained_violins import ALIKE, GONE
@@ -19,7 +20,7 @@ from ..violins import GROUP
 from .sources import source
 
 HIDDEN_ONLY = "alpha-hidden-only"
-READINGS = (
+NORMED_ONLY = (
     'The paper leaves open what alpha multiplies; these cells are of the reading `skip="normed"`, and those of another '
     "reading may come to another verdict."
 )
@@ -31,7 +32,7 @@ class Direction:
     """How a number should differ: the criterion, what it says, and levels of made-up cells that agree and oppose."""
 
     criterion: Criterion
-    words: str  # of the difference; {rule} stands for when it counts
+    words: str  # of the difference; {where} it must be seen, {rule} stands for when it counts
     agree: float
     oppose: float
     further: dict[str, Any] = field(default_factory=dict)  # arguments of compare
@@ -39,11 +40,11 @@ class Direction:
 
 _NO_GROUP = f"where the plain network has a share below {GROUP:g} there is no group to lose, and nothing is tested"
 DIRECTIONS = {
-    "lower": Direction(toward(-1), "lower in every setting: {rule}", 0.9, 1.1),
-    "higher": Direction(toward(1), "higher in every setting: {rule}", 1.1, 0.9),
+    "lower": Direction(toward(-1), "lower in {where}: {rule}", 0.9, 1.1),
+    "higher": Direction(toward(1), "higher in {where}: {rule}", 1.1, 0.9),
     "higher unless both guess": Direction(
         toward(1),
-        f"higher in every setting: {{rule}}; where both are below {CHANCE:g} % both guess, and nothing is tested",
+        f"higher in {{where}}: {{rule}}; where both are below {CHANCE:g} % both guess, and nothing is tested",
         1.1,
         0.9,
         {"chance": CHANCE},
@@ -51,10 +52,10 @@ DIRECTIONS = {
     "higher for some": Direction(
         toward(1), "higher for one pair of alpha and alpha' at least: {rule}", 1.1, 0.9, {"some": True}
     ),
-    "fewer": Direction(toward(-1), f"lower in every setting: {{rule}}; {_NO_GROUP}", 0.9, 1.1, {"least": GROUP}),
+    "fewer": Direction(toward(-1), f"lower in {{where}}: {{rule}}; {_NO_GROUP}", 0.9, 1.1, {"least": GROUP}),
     "gone": Direction(
         toward(-1),
-        f"lower and below {100 * GONE:g} % of the other's in every setting, and under a condition if it is only lower: "
+        f"lower and below {100 * GONE:g} % of the other's in {{where}}, and under a condition if it is only lower: "
         f"{{rule}}; {_NO_GROUP}",
         GONE / 2,
         1.1,
@@ -62,7 +63,7 @@ DIRECTIONS = {
     ),
     "alike": Direction(
         between(-ALIKE, ALIKE),
-        f"the same in every setting: the 95 % interval of the difference over seeds lies within {ALIKE:g} nats of 0; "
+        f"the same in {{where}}: the 95 % interval of the difference over seeds lies within {ALIKE:g} nats of 0; "
         "opposed if it lies outside",
         1.0,
         1.1,
@@ -86,12 +87,12 @@ def _trained(
     def check(run: AuditRun) -> Evidence:
         return compare(run, artefacts, number, method, PLAIN, way.criterion, **way.further)
 
-    words = way.words.format(rule=when_it_counts(artefacts, number))
+    words = way.words.format(where="every setting", rule=when_it_counts(artefacts, number))
     check.__doc__ = f"The number {number} of the method {method} against {PLAIN}. Holds if it is {words}."
     agree, oppose = (
         made_up(artefacts[0], number, {PLAIN: LEVEL, method: LEVEL * level}) for level in (way.agree, way.oppose)
     )
-    mind = MORE_CELLS if method == HIDDEN_ONLY else f"{MORE_CELLS} {READINGS}"
+    mind = MORE_CELLS if method == HIDDEN_ONLY else f"{MORE_CELLS} {NORMED_ONLY}"
     known = source(id)
     trained(
         id,
@@ -108,19 +109,19 @@ def _trained(
     )
 
 
-def _in_a_reading(id: str, place: str, statement: str, gain: str, artefact: str, number: str, direction: str) -> None:
+def _in_a_reading(id: str, place: str, statement: str, gain: str, model: str, number: str, direction: str) -> None:
     """Register a comparison that is made in every reading of the visible skip; the paper leaves open which it means."""
+    artefact, share = f"hopfield-readings-{model}", COMPARISONS[model].share
     way, methods = DIRECTIONS[direction], [f"{OURS}-{skip}" for skip in SKIPS]
 
     def check(run: AuditRun) -> Evidence:
         return compare_methods(run, artefact, number, methods, PLAIN, way.criterion)
 
-    words = way.words.replace("every setting", "one reading of the skip at least").format(
-        rule=when_it_counts([artefact], number)
-    )
+    words = way.words.format(where="one reading of the skip at least", rule=when_it_counts([artefact], number))
     check.__doc__ = (
-        f"The number {number} of hopfield against {PLAIN}, with alpha times the tokens before the norm (stream), after "
-        f"it (normed), or before it in place of the residual (replace), each at its own rate. Holds if it is {words}."
+        f"The number {number} of hopfield with alpha = alpha' = {share:g} against {PLAIN}, with alpha times the tokens "
+        f"before the norm (stream), after it (normed), or before it in place of the residual (replace), each at its "
+        f"own rate. Holds if it is {words}."
     )
     agree, oppose = (
         made_up(artefact, number, {PLAIN: LEVEL} | dict.fromkeys(methods, LEVEL * level))
@@ -157,14 +158,15 @@ _ROWS: list[tuple[Any, ...]] = [
      "Inherited scores leave the attention entropy of trained ViT as it is.",
      "an unchanged attention entropy of ViT with inherited scores", ["hopfield-entropy-vit"], "entropy_mean", "alike"),
 ]  # fmt: skip
+_AS_NAMED = " in the reading that the evidence names"
 _in_a_reading(
     "hopfield-main-gpt2", "Main text, GPT-2",
     "Trained from scratch, GPT-2 with inherited scores has a lower perplexity.",
-    "a lower perplexity of GPT-2 from inherited scores", "hopfield-readings-gpt2", "perplexity", "lower",
+    f"a lower perplexity of GPT-2 from inherited scores{_AS_NAMED}", "gpt2", "perplexity", "lower",
 )  # fmt: skip
 _in_a_reading(
     "hopfield-main-vit", "Main text, ViT", "Trained from scratch, ViT with inherited scores has a higher accuracy.",
-    "a higher accuracy of ViT from inherited scores", "hopfield-readings-vit", "accuracy", "higher",
+    f"a higher accuracy of ViT from inherited scores{_AS_NAMED}", "vit", "accuracy", "higher",
 )  # fmt: skip
 for _row in _ROWS:
     _trained(*_row)
