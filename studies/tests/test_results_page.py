@@ -10,10 +10,11 @@ from uncollapse.remedies.contents import UNTESTED, against
 from uncollapse_studies.artefacts import ARTEFACTS
 from uncollapse_studies.cells.running import CellWorkspace, run_cells
 from uncollapse_studies.cells.store import Store
-from uncollapse_studies.readme_table import BEGIN, END, README, readme_text, remedies_table
+from uncollapse_studies.readme_tables import NOT_FINISHED, README, marks, readings_table, readme_text, remedies_table
 from uncollapse_studies.results_page import PAGE, markdown, results_text
 from uncollapse_studies.what_helps import PAGE as WHAT_HELPS
 
+BEGIN, END = marks("table")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,6 +32,17 @@ def test_a_readme_without_the_marks_is_left_alone(tmp_path):
     assert readme_text(tmp_path) is None
     (tmp_path / README).write_text(f"# A title\n\n{BEGIN}\nold\n{END}\nbelow\n")
     assert readme_text(tmp_path) == f"# A title\n\n{BEGIN}\n\n{remedies_table(tmp_path)}\n{END}\nbelow\n"
+
+
+def test_the_comparison_of_the_readme_has_every_reading(tmp_path):
+    text = readings_table(tmp_path)
+    assert [line.split(" | ")[0].strip("| `") for line in text.splitlines()[2:]] == [
+        *("plain attention", "stream", "normed", "replace"),
+    ]
+    assert text.count(NOT_FINISHED) == 8  # nothing is trained in an empty folder
+    begin, end = marks("comparison")
+    (tmp_path / README).write_text(f"{begin}\nold\n{end}\nbelow\n")
+    assert readme_text(tmp_path) == f"{begin}\n\n{text}\n{end}\nbelow\n"
 
 
 def test_the_table_of_the_readme_has_every_remedy_that_a_diagnosis_names(tmp_path):

@@ -18,14 +18,14 @@ class ResultsOptions:
 
 
 def run(settings: ResultsOptions) -> int:
-    """Write the page, the table in README, and a picture of each artefact with at least one trained cell."""
+    """Write the page, the tables in README, and a picture of each artefact with at least one trained cell."""
     root = find_project(settings.project)
     import json
 
     from uncollapse.files import write
 
     from ..locations import RESULTS
-    from ..readme_table import README, readme_text
+    from ..readme_tables import README, readme_text
     from ..results_page import PAGE, PICTURES, drawn, results_text
     from ..study import STUDIES
     from ..what_helps import EVIDENCE, evidence_lines, page_text
@@ -45,14 +45,14 @@ def run(settings: ResultsOptions) -> int:
     written = [str(root / PAGE), str(root / WHAT_HELPS)]
     if readme is not None:
         write(root / README, readme)
-        written.append(f"the table in {root / README}")
+        written.append(f"the tables in {root / README}")
     print(f"written: {', '.join(written)}, and pictures in {root / PICTURES}")
     return 0
 
 
 COMMAND = Command(
     name="reproduce results",
-    summary="Write docs/results.md and docs/what-helps.md, their pictures, the evidence of remedies, README's table.",
+    summary="Write docs/results.md and docs/what-helps.md, their pictures, the evidence of remedies, README's tables.",
     example="uncollapse reproduce results --project path/to/uncollapse",
     options=ResultsOptions,
     run=run,

@@ -184,9 +184,10 @@ def _sentences(mean: pd.DataFrame) -> list[str]:
         f"{start['ViT']:.2g}. So the stream becomes a large copy of the embedding: "
         f"{'; '.join(sizes)}.",
         f"Share of the last stream that blocks have written: {'; '.join(told)}. A block has to outgrow the copy "
-        "before it counts. A likely reason why that hurts a GPT more, which these numbers do not prove: a GPT predicts "
-        "another token than the one it reads, with the embedding as its output weights, so that the copy stands for "
-        "a wrong answer; a ViT reads its answer from a token of its own.",
+        "before it counts, which may cost a GPT the start of its training: it predicts another token than the one it "
+        "reads, with the embedding as its output weights, so that the copy stands for a wrong answer. A ViT reads its "
+        "answer from a token of its own. These numbers do not prove that; hopfield-readings-gpt2 and "
+        "hopfield-readings-vit tell how the losses differ over training.",
         f"The recursion gives the measured sizes within {fit}: with replace, blocks soon read what other blocks "
         "wrote, and the recursion takes all that is written as independent. Entropies are within "
         f"{1.0 - float(mean['entropy_normalised'].min()):.2g} of the largest in every reading: at initialisation no "

@@ -74,7 +74,7 @@ def best_rates(found_cells: ArtefactCells) -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 
-def _gaps(found_cells: ArtefactCells, number: str) -> tuple[dict[str, SeedSummary], dict[str, Estimate]]:
+def levels_and_gaps(found_cells: ArtefactCells, number: str) -> tuple[dict[str, SeedSummary], dict[str, Estimate]]:
     """Every method, and its difference from self-attention, with Holm's correction over all methods of the table."""
     levels = {name: summarise(values) for name, values in at_best_rate(found_cells, number).items()}
     if PLAIN not in levels:
@@ -84,7 +84,7 @@ def _gaps(found_cells: ArtefactCells, number: str) -> tuple[dict[str, SeedSummar
 
 def _verdict(found_cells: ArtefactCells, number: str) -> tuple[str, list[str]]:
     """Whether hopfield stands to self-attention as claimed, in each reading."""
-    levels, gaps = _gaps(found_cells, number)
+    levels, gaps = levels_and_gaps(found_cells, number)
     readings = [name for name in gaps if name.startswith(OURS)]
     if not readings:
         return PENDING, []
@@ -151,7 +151,7 @@ def _as_printed(name: str) -> str:
 
 def _summary(found_cells: ArtefactCells, number: str) -> pd.DataFrame:
     """One row per method."""
-    levels, gaps = _gaps(found_cells, number)
+    levels, gaps = levels_and_gaps(found_cells, number)
     rates, printed = best_rates(found_cells), PRINTED[found_cells.artefact.id]
     ends = {
         cell.method: record["held_out_loss"]
