@@ -12,7 +12,7 @@ from uncollapse.training.compare.measures import shown
 
 from ..artefact import ENDS, PENDING, ArtefactCells
 from ..cells.measured import LATE
-from ..cells.readings import PLAIN, READINGS, chosen, search_rates
+from ..cells.readings import COMPARISONS, PLAIN, READINGS, chosen, search_rates
 from ..figure import Result
 from ..printed import PRINTED
 from ..trained import MEASURES, agreement, better, in_all, main_number, scaled_down, settings, smallest_that_counts
@@ -44,8 +44,8 @@ def result(found_cells: ArtefactCells) -> Result:
             *found_cells.training(),
             scaled_down(found_cells),
             "Every method has the rate at which its own seed 0 ends best, of five or more a factor of 2 apart, chosen "
-            "by the same held-out data that the table reports; the rate is constant after the warm-up. Methods that "
-            "three seeds left undecided were given two more: a second look, which the intervals do not allow for.",
+            "by the same held-out data that the table reports; the rate is constant after the warm-up."
+            + _second_look(found_cells),
         ],
         reading_aid="A dot is a trained network, a line is seed 0 over the rates. stream, normed and replace are what "
         "alpha multiplies: the tokens before the norm, after it, or before it in place of the block's residual.",
@@ -138,6 +138,18 @@ def _over_training(found_cells: ArtefactCells) -> list[str]:
         f"Held-out loss less that of {PLAIN} after {early}, {half} and {late} updates: {told}. At these rates it "
         f"changed by {100 * min(changes):+.1f} to {100 * max(changes):+.1f} % over the last fifth of the updates."
     ]
+
+
+def _second_look(found_cells: ArtefactCells) -> str:
+    """Where undecided methods were given more seeds than others."""
+    first, most = found_cells.artefact.seeds, COMPARISONS[found_cells.artefact.id.rpartition("-")[2]].most_seeds
+    if most <= first:
+        return ""
+    more = most - first
+    return (
+        f" Methods that {first} seeds left undecided were given {more} more: a second look, which the intervals do not "
+        "allow for."
+    )
 
 
 def _columns(table: pd.DataFrame) -> list[pd.Series]:
