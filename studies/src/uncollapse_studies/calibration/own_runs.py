@@ -26,16 +26,21 @@ from .cases import PARTS, Case
 
 LEARNED, FAILED = 0.95, 0.99  # held-out loss as a share of that of guessing: below the first, and above the second
 RANK = "rank collapse"
+SEARCHED = "-readings-"  # in the ids of artefacts that seek a rate with seed 0, and give the best one more seeds
 CLASSES, PATCH_SIZE = 10, 4  # of CIFAR-10, and in pixels where a cell has none of its own
 
 
 def own_runs(folder: Path | None = None) -> list[Case]:
     """One case a training. Which half it is in hangs on its name alone, so that a new run moves no other."""
     healthy, failed, known = list[dict[str, Any]](), list[dict[str, Any]](), set[str]()
-    for file in sorted((folder or locations.cells()).glob("*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
+    files = sorted((folder or locations.cells()).glob("*.json"))
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    chosen = {record["label"] for record in records if record["seed"]}
+    for record in records:
         if record["definition"] in known or "tables" not in record or record["status"] != "finished":
             continue
+        if SEARCHED in record["artefact"] and record["label"] not in chosen:
+            continue  # a search tries rates that are too high, and nothing says that such a network is healthy
         known.add(record["definition"])
         share = record["numbers"]["eval_loss"] / _guessing(record)
         if share < LEARNED:
