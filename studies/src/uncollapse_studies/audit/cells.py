@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cells.cell import OWN
-from .plan import TINY, CellRecord, Plan, RequiredSettings, asked_for, budget, missing, outdated, plan
+from .plan import TINY, CellRecord, PlannedCells, RequiredSettings, asked_for, budget, missing, outdated, plan
 
 Number = str | Callable[[CellRecord], float | None]  # the name of a number of a cell, or computed from the cell
 FINISHED = "finished"
@@ -66,7 +66,7 @@ def is_finished(cell: CellRecord) -> bool:
     return bool(cell.get("status", FINISHED) == FINISHED)
 
 
-def cells(artefacts: Sequence[str], folder: Path, planned: Plan | None = None) -> list[CellRecord]:
+def cells(artefacts: Sequence[str], folder: Path, planned: PlannedCells | None = None) -> list[CellRecord]:
     """The cells of some artefacts, sorted by file name.
 
     Those that only try the code are left out, and those that were trained by an earlier definition.

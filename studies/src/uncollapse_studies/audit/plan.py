@@ -13,7 +13,7 @@ from ..cells.cell import Cell as Planned
 from ..cells.store import Store
 
 CellRecord = Mapping[str, Any]
-Plan = Mapping[tuple[str, str, int], Planned]  # by artefact, label and seed
+PlannedCells = Mapping[tuple[str, str, int], Planned]  # by artefact, label and seed
 RequiredSettings = Mapping[str, Mapping[str, float]]  # the methods that are asked, and the settings that each must have
 TINY: Budget = "tiny"  # of cells that only try the code
 LAPTOP: Budget = "laptop"  # of cells that are planned
@@ -27,7 +27,7 @@ def planned(artefact: str) -> Mapping[tuple[str, int], Planned]:
     return {(cell.label, cell.seed): cell for cell in ARTEFACTS[artefact].all_cells(LAPTOP)}
 
 
-def plan(artefacts: Sequence[str], folder: Path) -> Plan:
+def plan(artefacts: Sequence[str], folder: Path) -> PlannedCells:
     """The planned cells of some artefacts, with those that finished cells in a folder ask for: seeds at a best rate."""
     found: dict[tuple[str, str, int], Planned] = {}
     for artefact in artefacts:
@@ -49,7 +49,7 @@ def budget(cell: CellRecord) -> str | None:
     return found
 
 
-def outdated(cell: CellRecord, plan: Plan) -> bool:
+def outdated(cell: CellRecord, plan: PlannedCells) -> bool:
     """Whether a cell is a planned one that was trained by another definition than today's."""
     now = plan.get((str(cell.get("artefact")), str(cell.get("label")), cell.get("seed", -1)))
     if now is None or budget(cell) != LAPTOP or "definition" not in cell:
@@ -66,7 +66,7 @@ def asked_for(method: str, settings: Mapping[str, Any], asked: RequiredSettings)
     return method in asked and all(settings.get(name) == value for name, value in asked[method].items())
 
 
-def missing(plan: Plan, asked: RequiredSettings, there: Iterable[CellRecord]) -> tuple[int, int]:
+def missing(plan: PlannedCells, asked: RequiredSettings, there: Iterable[CellRecord]) -> tuple[int, int]:
     """How many cells are planned of what is asked, and how many of them are not there.
 
     Cells of another budget, and made-up ones without any, are complete by themselves.
