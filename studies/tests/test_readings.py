@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from uncollapse_studies import locations
 from uncollapse_studies.artefact import ArtefactCells
 from uncollapse_studies.artefacts import ARTEFACTS
-from uncollapse_studies.cells.readings import COMPARISONS, chosen
+from uncollapse_studies.cells.readings import COMPARISONS, chosen, search_rates
 from uncollapse_studies.cells.store import Store
 
-ID = "hopfield-readings-gpt2"
+ID, LONGER = "hopfield-readings-gpt2", "hopfield-readings-vit-longer"
+NAMES = chosen(LONGER, "laptop")
+NUMBERS = {ID: "perplexity", LONGER: "accuracy"}
 RATES = COMPARISONS["gpt2"].rates
 
 
@@ -17,17 +20,17 @@ def store(tmp_path):
     return Store(tmp_path)
 
 
-def train(store, loss, *, rounds=20):
+def train(store, loss, *, rounds=20, id=ID):
     """Fill the store with made-up losses, as the command trains; returns how many cells each round added."""
     added = []
     for _ in range(rounds):
-        missing = [c for c in ARTEFACTS[ID].all_cells("laptop", store=store) if store.current(c) is None]
+        missing = [c for c in ARTEFACTS[id].all_cells("laptop", store=store) if store.current(c) is None]
         if not missing:
             return added
         for cell in missing:
             value = loss(cell.method, cell.resolved().learning_rate, cell.seed)
             finished = value is not None
-            numbers = {"eval_loss": value, "perplexity": float(np.exp(value))} if finished else {}
+            numbers = {"eval_loss": value, NUMBERS[id]: float(np.exp(value))} if finished else {}
             record = {"definition": cell.definition, "status": "finished" if finished else "diverged"}
             losses = [9.0, value, value, 0.98 * value] if finished else []
             curves = {"eval_step": [100.0, 200.0, 400.0, 500.0][: len(losses)], "eval_loss": losses}
@@ -47,7 +50,7 @@ def bowl(best, seeds=0.01, lower=()):
 
 
 def test_a_best_rate_inside_gets_its_seeds_at_once(store):
-    lower = [name for name in chosen("gpt2", "laptop") if name != "self-attention"]
+    lower = [name for name in chosen(ID, "laptop") if name != "self-attention"]
     count = len(lower) + 1
     assert train(store, bowl(4e-3, lower=lower)) == [5 * count, 2 * count]
     result = ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], ARTEFACTS[ID].all_cells("laptop", store=store), store))
@@ -105,3 +108,26 @@ def test_the_verdict_waits_for_the_rates(store):
     record = {"definition": first.definition, "status": "finished", "numbers": {"eval_loss": 4.0, "perplexity": 54.6}}
     store.write(first, record | {"curves": {}, "epochs": 2.0, "held_out_loss": "falling"}, None)
     assert ARTEFACTS[ID].result(ArtefactCells(ARTEFACTS[ID], cells, store)).verdict == "pending"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_longer_comparison_begins_at_the_best_rates_of_the_shorter(name):
+    comparison = COMPARISONS["vit-longer"]
+    found = search_rates(f"hopfield-readings-{comparison.shorter}", name, "laptop", Store(locations.cells()))[1]
+    assert comparison.first_rates(name) == (found / 2, found)
+
+
+def test_a_longer_comparison_takes_its_highest_rate_and_looks_below_its_lowest(store):
+    """Plain networks are best at the highest rate that is tried, the others two steps below the lowest."""
+    first = COMPARISONS["vit-longer"].first_rates
+    best = {name: first(name)[-1] if name == "self-attention" else first(name)[0] / 4 for name in NAMES}
+    train(store, lambda name, rate, seed: 0.5 + np.log2(rate / best[name]) ** 2 + 0.01 * seed, id=LONGER)
+    cells = ARTEFACTS[LONGER].all_cells("laptop", store=store)
+    tried = {name: sorted({c.resolved().learning_rate for c in cells if c.method == name}) for name in NAMES}
+    for name in NAMES:
+        lower = [] if name == "self-attention" else [best[name] / 2, best[name], best[name] * 2]
+        assert tried[name] == [*lower, *first(name)]
+        assert {c.resolved().learning_rate for c in cells if c.method == name and c.seed} == {best[name]}
+    result = ARTEFACTS[LONGER].result(ArtefactCells(ARTEFACTS[LONGER], cells, store))
+    assert set(result.summary["seeds"]) == {3}
+    assert any("of the best one of hopfield-readings-vit, half of it" in sentence for sentence in result.sentences)

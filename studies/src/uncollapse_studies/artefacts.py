@@ -8,7 +8,7 @@ from .artefact import Artefact
 from .cells.cell import Budget, Cell
 from .cells.hopfield import IN_VIOLINS, ablation_cells, learned_cells, main_cells, probe_cells, skipfree_cells
 from .cells.localization import NETWORKS, TOKENS, penalty_cells, propagation_cells
-from .cells.readings import following_cells, reading_cells
+from .cells.readings import COMPARISONS, ID, following_cells, reading_cells
 
 HOPFIELD, LOCALIZATION = "hopfield", "localization"
 _WORDS = {"gpt2": "GPT on WikiText-2", "vit": "ViT on CIFAR-10"}
@@ -40,17 +40,18 @@ def _hopfield() -> list[Artefact]:
     ]
     found += [
         Artefact(
-            f"hopfield-readings-{model}",
-            f"What alpha multiplies, each method at its own rate, {words}",
+            f"{ID}{name}",
+            f"What alpha multiplies, each method at its own rate{', trained longer' * (known.shorter is not None)}, "
+            f"{_WORDS[known.model]}",
             HOPFIELD,
             "hopfield.trained_readings",
-            partial(reading_cells, f"hopfield-readings-{model}", model),
+            partial(reading_cells, f"{ID}{name}"),
             seeds=3,
-            stands_for=f"main text, {_MAIN[model]}",
-            minutes={"gpt2": 4.5, "vit": 1.5}[model],
-            following=partial(following_cells, f"hopfield-readings-{model}", model),
+            stands_for=f"main text, {_MAIN[known.model]}",
+            minutes={"gpt2": 4.5, "vit": 1.5, "vit-longer": 4.5}[name],
+            following=partial(following_cells, f"{ID}{name}"),
         )
-        for model, words in _WORDS.items()
+        for name, known in COMPARISONS.items()
     ]
     found += [
         Artefact(

@@ -149,3 +149,4 @@ PRINTED["hopfield-readings-vit"] = replace(
     values=dict(zip(BOTH, VIT["Tiny, CIFAR-10"][::2], strict=True)),
     note=f" That is with 0.7; with 0.5 it is {VIT['Tiny, CIFAR-10'][1]:g}, below self-attention.",
 )
+PRINTED["hopfield-readings-vit-longer"] = PRINTED["hopfield-readings-vit"]

@@ -12,7 +12,7 @@ from uncollapse.remedies.contents import ENTRIES, UNTESTED
 from .artefact import ArtefactCells
 from .artefacts import ARTEFACTS
 from .cells.cell import Budget
-from .cells.readings import COMPARISONS, PLAIN, READINGS
+from .cells.readings import COMPARISONS, ID, LONGEST, PLAIN, READINGS
 from .cells.store import Store
 from .hopfield.trained_readings import OURS, levels_and_gaps
 from .remedies.plan import PLAIN as NO_REMEDY
@@ -65,7 +65,7 @@ def readings_table(root: Path) -> str:
     columns = {"`skip`": ["plain attention", *(f"`{skip}`" for skip in READINGS)]}
     store = Store(root / "studies/results/cells")
     for model, network in NETWORKS.items():
-        artefact, number = ARTEFACTS[f"hopfield-readings-{model}"], COMPARISONS[model].number
+        artefact, number = ARTEFACTS[f"{ID}{LONGEST[model]}"], COMPARISONS[model].number
         cells = ArtefactCells(artefact, artefact.all_cells(LAPTOP, store=store), store)
         levels, gaps = levels_and_gaps(cells, number)
         told = [f"{levels[PLAIN].mean:.1f}" if PLAIN in levels else NOT_FINISHED]

@@ -13,6 +13,7 @@ from uncollapse_studies.audit.claim import CONDITION, HOLDS, NOT_REPRODUCED, PEN
 from uncollapse_studies.audit.plan import planned as planned_cells
 from uncollapse_studies.audit.registry import claims
 from uncollapse_studies.audit.weighing import compare, toward
+from uncollapse_studies.cells.readings import LONGEST
 from uncollapse_studies.cells.store import Store
 from uncollapse_studies.trained import against
 
@@ -298,7 +299,7 @@ def test_seeds_that_finished_rates_ask_for_are_waited_for(tmp_path):
 @pytest.mark.parametrize(("model", "number"), [("gpt2", "perplexity"), ("vit", "accuracy")])
 def test_the_audit_and_the_results_page_tell_the_same_of_each_reading(model, number):
     """From the cells of the repository: the audit's intervals stand in the sentence of the page."""
-    artefact, run = ARTEFACTS[f"hopfield-readings-{model}"], AuditRun("smallest")
+    artefact, run = ARTEFACTS[f"hopfield-readings-{LONGEST[model]}"], AuditRun("smallest")
     store = Store(run.cells)
     on_page = artefact.result(ArtefactCells(artefact, artefact.all_cells("laptop", store=store), store)).finding
     found = CLAIMS[f"hopfield-main-{model}"].check(run)

@@ -18,7 +18,7 @@ from uncollapse.training.model import build_model
 from uncollapse.training.recipe import resolve
 
 from ..cells.hopfield import RECIPES
-from ..cells.readings import COMPARISONS, PLAIN, READINGS, methods
+from ..cells.readings import COMPARISONS, ID, PLAIN, READINGS, methods
 from ..figure import Result, Size
 
 NETWORKS = {"gpt2": "GPT", "vit": "ViT"}
@@ -72,7 +72,7 @@ def initialisation_table(seeds: int, layers: int | None, tick: Callable[[], obje
 
 def _measured(model: str, name: str, layers: int | None) -> pd.DataFrame:
     """One network: what is measured, and what the recursion makes of the sizes of its first block."""
-    recipe = resolve(RECIPES[model]["laptop"], **COMPARISONS[model].keys, **methods(model)[name])
+    recipe = resolve(RECIPES[model]["laptop"], **COMPARISONS[model].keys, **methods(f"{ID}{model}")[name])
     recipe = recipe if layers is None else replace(recipe, layers=layers)
     built = build_model(recipe, vocabulary=recipe.vocab_size or 0, classes=10).train(False)
     batch = _batch(built, recipe.length, recipe.image_size)
@@ -89,7 +89,7 @@ def _measured(model: str, name: str, layers: int | None) -> pd.DataFrame:
             "entropy_normalised": [float("nan"), *report.layers["entropy_normalised"]],
         }
     )
-    skip = methods(model)[name].get("skip", "none")
+    skip = methods(f"{ID}{model}")[name].get("skip", "none")
     computed = stream_sizes(skip, COMPARISONS[model].share, len(streams) - 1, _size(start), attention, feed_forward)
     theory = pd.DataFrame({"layer": range(len(streams)), "source": COMPUTED, **computed._asdict()})
     return pd.concat([measured, theory], ignore_index=True)

@@ -12,7 +12,7 @@ from uncollapse.training.compare.measures import shown
 
 from ..artefact import ENDS, PENDING, ArtefactCells
 from ..cells.measured import LATE
-from ..cells.readings import COMPARISONS, PLAIN, READINGS, chosen, search_rates
+from ..cells.readings import ID, PLAIN, READINGS, chosen, comparison_of, search_rates
 from ..figure import Result
 from ..printed import PRINTED
 from ..trained import MEASURES, agreement, better, in_all, main_number, scaled_down, settings, smallest_that_counts
@@ -43,9 +43,8 @@ def result(found_cells: ArtefactCells) -> Result:
             *_over_training(found_cells),
             *found_cells.training(),
             scaled_down(found_cells),
-            "Every method has the rate at which its own seed 0 ends best, of five or more a factor of 2 apart, chosen "
-            "by the same held-out data that the table reports; the rate is constant after the warm-up."
-            + _second_look(found_cells),
+            f"Every method has the rate at which its own seed 0 ends best, {_tried(found_cells)}, chosen by the same "
+            "held-out data that the table reports; the rate is constant after the warm-up." + _second_look(found_cells),
         ],
         reading_aid="A dot is a trained network, a line is seed 0 over the rates. stream, normed and replace are what "
         "alpha multiplies: the tokens before the norm, after it, or before it in place of the block's residual.",
@@ -66,10 +65,9 @@ def at_best_rate(found_cells: ArtefactCells, number: str) -> dict[str, list[floa
 def best_rates(found_cells: ArtefactCells) -> dict[str, float]:
     """The best rate of each method for which it is known."""
     cell = found_cells.cells[0]
-    model = cell.artefact.rpartition("-")[2]
     rates = {
-        name: search_rates(cell.artefact, model, name, cell.budget, found_cells.store)[1]
-        for name in chosen(model, cell.budget)
+        name: search_rates(cell.artefact, name, cell.budget, found_cells.store)[1]
+        for name in chosen(cell.artefact, cell.budget)
     }
     return {name: rate for name, rate in rates.items() if rate is not None}
 
@@ -142,14 +140,22 @@ def _over_training(found_cells: ArtefactCells) -> list[str]:
 
 def _second_look(found_cells: ArtefactCells) -> str:
     """Where undecided methods were given more seeds than others."""
-    first, most = found_cells.artefact.seeds, COMPARISONS[found_cells.artefact.id.rpartition("-")[2]].most_seeds
-    if most <= first:
+    first = found_cells.artefact.seeds
+    more = comparison_of(found_cells.artefact.id).most_seeds - first
+    if more <= 0:
         return ""
-    more = most - first
     return (
         f" Methods that {first} seeds left undecided were given {more} more: a second look, which the intervals do not "
         "allow for."
     )
+
+
+def _tried(found_cells: ArtefactCells) -> str:
+    """Of which rates the best was chosen."""
+    shorter = comparison_of(found_cells.artefact.id).shorter
+    if shorter is None:
+        return "of five or more a factor of 2 apart"
+    return f"of the best one of {ID}{shorter}, half of it, and lower ones as long as the lowest is best"
 
 
 def _columns(table: pd.DataFrame) -> list[pd.Series]:

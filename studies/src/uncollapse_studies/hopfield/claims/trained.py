@@ -12,7 +12,7 @@ from ...audit.readings import compare_methods
 from ...audit.trained import MORE_CELLS, trained
 from ...audit.weighing import Criterion, between, compare, toward, when_it_counts
 from ...cells.hopfield import OURS, PLAIN
-from ...cells.readings import COMPARISONS
+from ...cells.readings import COMPARISONS, ID, LONGEST
 from ...cells.readings import READINGS as SKIPS
 from ..trained_skipfree import CHANCE
 from ..trained_violins import ALIKE, GONE
@@ -111,7 +111,7 @@ def _trained(
 
 def _in_a_reading(id: str, place: str, statement: str, gain: str, model: str, number: str, direction: str) -> None:
     """Register a comparison that is made in every reading of the visible skip; the paper leaves open which it means."""
-    artefact, share = f"hopfield-readings-{model}", COMPARISONS[model].share
+    artefact, share = f"{ID}{LONGEST[model]}", COMPARISONS[model].share
     way, methods = DIRECTIONS[direction], [f"{OURS}-{skip}" for skip in SKIPS]
 
     def check(run: AuditRun) -> Evidence:
