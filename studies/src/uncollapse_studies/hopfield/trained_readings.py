@@ -12,7 +12,7 @@ from uncollapse.training.compare.measures import shown
 
 from ..artefact import ENDS, PENDING, ArtefactCells
 from ..cells.measured import LATE
-from ..cells.readings import ID, PLAIN, READINGS, chosen, comparison_of, search_rates
+from ..cells.readings import COMPARISONS, ID, PLAIN, READINGS, chosen, comparison_of, search_rates
 from ..figure import Result
 from ..printed import PRINTED
 from ..trained import MEASURES, agreement, better, in_all, main_number, scaled_down, settings, smallest_that_counts
@@ -40,6 +40,7 @@ def result(found_cells: ArtefactCells) -> Result:
         sentences=[
             found_cells.progress(),
             *sentences,
+            *_longer(found_cells),
             *_over_training(found_cells),
             *found_cells.training(),
             scaled_down(found_cells),
@@ -115,6 +116,17 @@ def _detectable(gaps: Mapping[str, Estimate], number: str, theirs: float) -> lis
         f"What could have been seen: a difference in {number} of {low}{f' to {high}, by method' * (low != high)} "
         f"(half the width of the interval). One as small as the printed {abs(theirs):.2g} "
         + ("could, with every method." if max(widths) < abs(theirs) else "could not, with some methods.")
+    ]
+
+
+def _longer(found_cells: ArtefactCells) -> list[str]:
+    """Where the same networks are trained longer: that decides."""
+    own = found_cells.artefact.id.removeprefix(ID)
+    return [
+        f"These networks are trained longer in {ID}{name}, which decides about the claim; what is seen here is seen "
+        "early in training."
+        for name, known in COMPARISONS.items()
+        if known.shorter == own
     ]
 
 
