@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,10 @@ NETWORKS = {
 }
 
 
-def penalties(control: bool, kappa_means: Sequence[float] = KAPPA_MEANS) -> dict[str, tuple[str, Mapping[str, float]]]:
+def penalties(control: bool) -> dict[str, tuple[str, Mapping[str, float]]]:
     """Label -> method and the two kappas."""
     found: dict[str, tuple[str, Mapping[str, float]]] = {PLAIN: (PLAIN, {"kappa_scale": 0.0, "kappa_mean": 0.0})}
-    for value in reversed(kappa_means):
+    for value in reversed(KAPPA_MEANS):
         method = OURS if value else SCALE_ONLY
         found[f"kappa-mean-{value:g}"] = (method, {"kappa_scale": KAPPA_SCALE, "kappa_mean": value})
     if control:
@@ -49,12 +49,8 @@ def penalties(control: bool, kappa_means: Sequence[float] = KAPPA_MEANS) -> dict
 
 
 def penalty_cells(artefact: str, budget: Budget, seeds: int) -> list[Cell]:
-    """No penalty, and kappa_mean from strong to none; over tokens at laptop budget only the two ends of it.
-
-    Divided by 4,096 tokens even kappa_mean = 1 is next to nothing, and smaller values do even less.
-    """
-    ends = artefact.endswith(TOKENS) and budget != "paper"
-    chosen = penalties(artefact == "localization-fig6", (KAPPA_MEANS[0], KAPPA_MEANS[-1]) if ends else KAPPA_MEANS)
+    """No penalty, and kappa_mean from strong to none."""
+    chosen = penalties(control=artefact == "localization-fig6")
     return [
         _cell(artefact, artefact.removesuffix(TOKENS), label, method, seed, budget, kappas)
         for seed in range(seeds)

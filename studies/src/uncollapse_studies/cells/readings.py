@@ -2,7 +2,7 @@
 
 Seed 0 tries rates a factor of 2 apart, until the best is not at an end. More seeds follow at the best rate alone. Rates
 are constant after a short warm-up, so that a flat loss is not one that the schedule has flattened. A longer comparison
-begins with the best rate of a shorter one and half of it: longer training asks for lower rates, not for higher ones.
+begins with the best rate of a shorter one and half of it, since longer training tends to ask for lower rates.
 """
 
 from __future__ import annotations
@@ -148,16 +148,14 @@ def held_out_loss(store: Store, cell: Cell) -> float | None:
 
 def search_rates(artefact: str, name: str, budget: Budget, store: Store) -> tuple[list[Cell], float | None]:
     """The cells beyond the first rates, and the best rate; None as long as it is not known."""
-    comparison, extra = comparison_of(artefact), list[Cell]()
-    rates = list(comparison.first_rates(name))
+    rates, extra = list(comparison_of(artefact).first_rates(name)), list[Cell]()
     while True:
         losses = [held_out_loss(store, reading_cell(artefact, name, rate, 0, budget)) for rate in rates]
         known = [loss for loss in losses if loss is not None]
         if len(known) < len(losses):
             return extra, None
         best = min(range(len(rates)), key=lambda i: (known[i], _distance(rates[i], artefact, name)))
-        highest = best == len(rates) - 1 and comparison.shorter is None
-        if (best > 0 and not highest) or len(rates) >= MOST_RATES:
+        if 0 < best < len(rates) - 1 or len(rates) >= MOST_RATES:
             return extra, rates[best]
         rates = [rates[0] / 2, *rates] if best == 0 else [*rates, rates[-1] * 2]
         extra.append(reading_cell(artefact, name, rates[0 if best == 0 else -1], 0, budget))

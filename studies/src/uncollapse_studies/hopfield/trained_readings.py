@@ -167,7 +167,7 @@ def _tried(found_cells: ArtefactCells) -> str:
     shorter = comparison_of(found_cells.artefact.id).shorter
     if shorter is None:
         return "of five or more a factor of 2 apart"
-    return f"of the best one of {ID}{shorter}, half of it, and lower ones as long as the lowest is best"
+    return f"of the best one of {ID}{shorter}, half of it, and more until the best is not at an end"
 
 
 def _columns(table: pd.DataFrame) -> list[pd.Series]:
