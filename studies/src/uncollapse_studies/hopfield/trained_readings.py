@@ -112,10 +112,11 @@ def _detectable(gaps: Mapping[str, Estimate], number: str, theirs: float) -> lis
     if not widths:
         return []
     low, high = f"{min(widths):.2g}", f"{max(widths):.2g}"
+    seen = sum(width < abs(theirs) for width in widths)
+    which = "could" if seen == len(widths) else "could not" if seen == 0 else "could with some methods only"
     return [
         f"What could have been seen: a difference in {number} of {low}{f' to {high}, by method' * (low != high)} "
-        f"(half the width of the interval). One as small as the printed {abs(theirs):.2g} "
-        + ("could, with every method." if max(widths) < abs(theirs) else "could not, with some methods.")
+        f"(half the width of the interval). One as small as the printed {abs(theirs):.2g} {which}."
     ]
 
 
