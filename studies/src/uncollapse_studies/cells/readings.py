@@ -23,6 +23,7 @@ ID = "hopfield-readings-"  # and the name of a comparison
 PLAIN = "self-attention"
 READINGS = ("stream", "normed", "replace")
 MOST_RATES = 9
+MOST_SEEDS = 5  # where the first ones leave the difference from self-attention open
 WITHOUT_DROPOUT = {"dropout": 0.0, "drop_path": 0.0}  # at the paper's budget, for all: replace does not go with them
 
 
@@ -37,7 +38,6 @@ class RateComparison:
     rates: tuple[float, ...] = ()  # to try first, a factor of 2 apart
     shorter: str | None = None  # the comparison whose best rates are tried first instead, and what they are by method
     best_shorter: Mapping[str, float] = field(default_factory=dict)
-    most_seeds: int = 5  # where the first ones leave the difference from self-attention open
 
     def first_rates(self, name: str) -> tuple[float, ...]:
         """The rates that a method is tried at first, from low to high."""
@@ -69,7 +69,6 @@ COMPARISONS = {
         best_shorter={PLAIN: 5e-4, "hopfield-stream": 2e-3, "hopfield-normed": 2e-3, "hopfield-replace": 1e-3},
         share=0.7,
         number="accuracy",
-        most_seeds=3,  # three times the price
         keys={**_VIT_KEYS, "steps": 6000, "eval_every": 600, "save_every": 600, "diagnose_every": 3000},
     ),
 }
@@ -121,13 +120,13 @@ def reading_cells(artefact: str, budget: Budget, seeds: int) -> list[Cell]:
 
 def following_cells(artefact: str, budget: Budget, seeds: int, store: Store) -> list[Cell]:
     """What the finished cells ask for: rates beyond an end, then seeds at the best rate, then more seeds."""
-    found, most = list[Cell](), comparison_of(artefact).most_seeds
+    found = list[Cell]()
     candidates: dict[str, list[Cell]] = {}  # by method, all seeds at the best rate
     for name in chosen(artefact, budget):
         extra, best = search_rates(artefact, name, budget, store)
         found += extra
         if best is not None:
-            own = [reading_cell(artefact, name, best, seed, budget) for seed in range(max(seeds, most))]
+            own = [reading_cell(artefact, name, best, seed, budget) for seed in range(max(seeds, MOST_SEEDS))]
             candidates[name] = own
             found += own[1:seeds]
     plain, number = candidates.get(PLAIN, []), comparison_of(artefact).number

@@ -12,7 +12,7 @@ from uncollapse.training.compare.measures import shown
 
 from ..artefact import ENDS, PENDING, ArtefactCells
 from ..cells.measured import LATE
-from ..cells.readings import COMPARISONS, ID, PLAIN, READINGS, chosen, comparison_of, search_rates
+from ..cells.readings import COMPARISONS, ID, MOST_SEEDS, PLAIN, READINGS, chosen, comparison_of, search_rates
 from ..figure import Result
 from ..printed import PRINTED
 from ..trained import MEASURES, agreement, better, in_all, main_number, scaled_down, settings, smallest_that_counts
@@ -154,7 +154,7 @@ def _over_training(found_cells: ArtefactCells) -> list[str]:
 def _second_look(found_cells: ArtefactCells) -> str:
     """Where undecided methods were given more seeds than others."""
     first = found_cells.artefact.seeds
-    more = comparison_of(found_cells.artefact.id).most_seeds - first
+    more = MOST_SEEDS - first
     if more <= 0:
         return ""
     return (
