@@ -125,7 +125,7 @@ def _longer(found_cells: ArtefactCells) -> list[str]:
     own = found_cells.artefact.id.removeprefix(ID)
     return [
         f"These networks are trained longer in {ID}{name}, which decides about the claim; what is seen here is seen "
-        "early in training."
+        "early in training. The longer comparison was added after this result was known."
         for name, known in COMPARISONS.items()
         if known.shorter == own
     ]
